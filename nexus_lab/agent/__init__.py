@@ -1,0 +1,1 @@
+"""The agent room: how does a turn go?"""

@@ -1,0 +1,1 @@
+"""The arguments room: how is the call filled in?"""

@@ -1,0 +1,1 @@
+"""The bench room: how well does it do?"""

@@ -1,0 +1,1 @@
+"""The cache room: what is in the KV cache, and why?"""

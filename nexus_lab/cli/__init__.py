@@ -1,0 +1,1 @@
+"""The ``nexus-lab`` command."""

@@ -1,0 +1,1 @@
+"""The demonstration: the whole job once, on the embedded defaults."""

@@ -1,0 +1,1 @@
+"""The engine room: how does llama.cpp run?"""

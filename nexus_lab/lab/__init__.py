@@ -1,0 +1,1 @@
+"""The lab room: what does the user see?"""

@@ -1,0 +1,60 @@
+"""Where the package keeps files, and how it writes them without leaving halves behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["atomic_write", "cache_dir", "config_dir", "home"]
+
+_APP = "nexus-lab"
+
+
+def home() -> Path:
+    """Folder for data that is kept: server environments, block libraries.
+
+    ``NEXUS_LAB_HOME`` overrides the platform's data folder, and then holds cache and configuration too.
+    """
+    return _folder("user_data_path", "data")
+
+
+def cache_dir() -> Path:
+    """Folder for data that can be made again."""
+    return _folder("user_cache_path", "cache")
+
+
+def config_dir() -> Path:
+    """Folder for profiles."""
+    return _folder("user_config_path", "config")
+
+
+def _folder(kind: str, name: str) -> Path:
+    override = os.environ.get("NEXUS_LAB_HOME")
+    if override:
+        return Path(override).expanduser() / name
+    import platformdirs
+
+    path: Path = getattr(platformdirs, kind)(_APP, appauthor=False)
+    return path
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader, or a kill, sees the old file or the whole new one.
+
+    Raises
+    ------
+    OSError
+        When the folder cannot be written; the old file is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""The registry room: which tools exist?"""

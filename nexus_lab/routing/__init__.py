@@ -1,0 +1,1 @@
+"""The routing room: which tool fits this request?"""

@@ -1,0 +1,1 @@
+"""The splice room: what does a precompiled block cost in fidelity?"""

@@ -1,0 +1,1 @@
+"""The trace room: what happened?"""

@@ -1,0 +1,9 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace nexus::bindings {
+
+void register_version(pybind11::module_& module);
+
+}  // namespace nexus::bindings

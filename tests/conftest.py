@@ -1,0 +1,27 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the evaluation data; tests that need it are skipped without it."""
+    value = os.environ.get("NEXUS_DATA")
+    if not value:
+        pytest.skip("NEXUS_DATA does not name the folder of the evaluation data")
+    path = Path(value)
+    if not path.is_dir():
+        pytest.skip(f"NEXUS_DATA={value} is no folder")
+    return path
+
+
+@pytest.fixture
+def nexus_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home of the package, so that a test leaves the user's own untouched."""
+    monkeypatch.setenv("NEXUS_LAB_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
