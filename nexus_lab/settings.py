@@ -87,7 +87,14 @@ class Profile:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for check in (_check_name, _check_curve, _check_routing, _check_splice, _check_cache, _check_decoding):
+        for check in (
+            _check_name,
+            _check_curve,
+            _check_routing,
+            _check_splice,
+            _check_cache,
+            _check_decoding,
+        ):
             check(self)
 
     def changed(self, **values: Any) -> Profile:
@@ -205,8 +212,12 @@ def _check_decoding(profile: Profile) -> None:
         f"temperature = {profile.temperature!r}",
         "choose 0 (most likely token) or more",
     )
-    _require(_is_count(profile.max_tokens, least=1), f"max_tokens = {profile.max_tokens!r}", "choose at least 1")
-    _require(_is_count(profile.seed, least=0), f"seed = {profile.seed!r}", "choose a whole number of at least 0")
+    _require(
+        _is_count(profile.max_tokens, least=1), f"max_tokens = {profile.max_tokens!r}", "choose at least 1"
+    )
+    _require(
+        _is_count(profile.seed, least=0), f"seed = {profile.seed!r}", "choose a whole number of at least 0"
+    )
     _require(
         profile.threads is None or _is_count(profile.threads, least=1),
         f"threads = {profile.threads!r}",
@@ -215,7 +226,9 @@ def _check_decoding(profile: Profile) -> None:
 
 
 def _profile_path(name: str) -> Path:
-    _require(_NAME.fullmatch(name) is not None, f"{name!r} cannot name a profile", "use letters, digits, . _ -")
+    _require(
+        _NAME.fullmatch(name) is not None, f"{name!r} cannot name a profile", "use letters, digits, . _ -"
+    )
     return config_dir() / "profiles" / f"{name}.json"
 
 

@@ -1,0 +1,81 @@
+# `make demo` and `make test` do everything on a bare machine: Python 3.11+, a C++ compiler, make, git.
+# Online for the set-up, offline from then on.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One release for everybody; where a CPU build is on pip's path it is the one that pip takes.
+TORCH ?= torch==2.13.0
+# Where the default torch is a CUDA build of several GB, name an index that holds CPU builds instead.
+TORCH_INDEX ?=
+LLAMA := $(shell sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)",/\1/p' pyproject.toml)
+NATIVE := $(shell find src_cpp -name '*.?pp' -o -name CMakeLists.txt)
+PRESET ?= release
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-python test-native lab lint bench clean
+
+help:
+	@echo "make setup   build .venv, the native core and the demo servers' environments"
+	@echo "make demo    run the whole job once on the embedded defaults"
+	@echo "make test    run all tests: C++, sanitizers, Python, browser"
+	@echo "make lab     open JupyterLab"
+	@echo "make lint    ruff, mypy, clang-format"
+	@echo "make bench   measure the scan, the signatures and the splice into results/"
+	@echo "make clean   remove what was built"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.dependencies: pyproject.toml
+	@echo "[1/4] virtual environment"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "[2/4] torch and $(LLAMA): llama.cpp is compiled once, about 6 minutes on two cores; pip keeps the wheel"
+	@$(BIN)/python -m pip install --progress-bar off $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) | grep -v 'already satisfied' || true
+	@$(BIN)/python -c 'import torch' || { echo "torch did not install; see the lines above"; exit 1; }
+	$(BIN)/python -m pip install --progress-bar off $(LLAMA)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE)
+	@echo "[3/4] native core and Python packages: about 2 minutes"
+	$(BIN)/python -m pip install --quiet --progress-bar off --editable '.[test,bench]'
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.installed nexus_lab/demo/servers.py
+	@echo "[4/4] models, and environments of the demo's MCP servers: about 1 minute"
+	$(BIN)/nexus-lab demo --setup
+	@touch $@
+
+demo: setup
+	$(BIN)/nexus-lab demo
+
+test: test-native test-python
+
+test-python: setup
+	$(BIN)/python -m pytest
+
+# The C++ unit tests: plain, under address and undefined-behaviour sanitizers, and under the thread sanitizer.
+test-native: setup
+	@for preset in release asan tsan; do \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" && cd $(CURDIR)/src_cpp && \
+	  cmake --preset $$preset >/dev/null && cmake --build --preset $$preset && ctest --preset $$preset || exit 1; \
+	done
+
+lab: setup
+	$(BIN)/jupyter lab notebooks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@command -v clang-format >/dev/null && clang-format --dry-run --Werror $$(find src_cpp -name '*.?pp') \
+	  || { command -v clang-format >/dev/null && exit 1 || echo "clang-format is not installed: C++ format not checked"; }
+
+bench: setup
+	@mkdir -p results
+	$(BIN)/nexus-lab bench slb --json results/slb.json
+	$(BIN)/nexus-lab bench signatures --json results/signatures.json
+	$(BIN)/nexus-lab eval splice --json results/splice.json
+
+clean:
+	rm -rf $(VENV) build dist results demo-session

@@ -1,0 +1,26 @@
+"""The command tree."""
+
+from __future__ import annotations
+
+import typer
+
+from nexus_lab.cli import benchmark, demo, doctor, evaluate, export, profile, registry, route, run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="nexus-lab",
+    help="Watch, steer and measure an agent's tool routing and KV cache on local models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo")(demo.demo)
+app.command("run")(run.run)
+app.command("export")(export.export)
+app.command("doctor")(doctor.doctor)
+app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
+app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
+app.add_typer(profile.app, name="profile", help="Show and change the named settings.")
+app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice.")
+app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures.")
