@@ -129,8 +129,8 @@ class Event:
     start_ns: int
     duration_ns: int | None
     status: Status
-    attributes: Mapping[str, Json] = _NOTHING
-    contents: Mapping[str, Json] = _NOTHING
+    attributes: Mapping[str, Json] = field(default_factory=dict)
+    contents: Mapping[str, Json] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
 
 
