@@ -1,1 +1,1 @@
-"""The splice room: what does a precompiled block cost in fidelity?"""
+"""The splice room: what a precompiled block costs in fidelity."""

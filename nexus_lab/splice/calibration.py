@@ -1,0 +1,198 @@
+"""Measured bounds on D_KL by depth and repair budget, kept per model in a small JSON file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.errors import Decline, NexusError
+from nexus_lab.paths import atomic_write, home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["Calibration", "CalibrationCell", "CalibrationError", "load_calibration", "save_calibration"]
+
+_VERSION = 1
+
+
+class CalibrationError(NexusError):
+    """A calibration file that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCell:
+    """D_KL measured at one depth with one repair budget.
+
+    Attributes
+    ----------
+    depth
+        Tokens before the block.
+    budget
+        Fraction of the block recomputed.
+    dkl_upper, dkl_mean
+        Upper quantile and mean of D_KL over the measured blocks and contexts, in nats.
+    n
+        Measurements behind them.
+    """
+
+    depth: int
+    budget: float
+    dkl_upper: float
+    dkl_mean: float
+    n: int
+
+    @classmethod
+    def from_samples(
+        cls, depth: int, budget: float, samples: Sequence[float], quantile: float
+    ) -> CalibrationCell:
+        """Summarise `samples`; the upper quantile is an observed value, so few samples give their maximum."""
+        upper = float(np.quantile(samples, quantile, method="higher"))
+        return cls(depth, budget, upper, float(np.mean(samples)), len(samples))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Measured D_KL of one model, one compile context and one repair strategy.
+
+    Attributes
+    ----------
+    fingerprint
+        Model and tokenizer, hex.
+    context_hash
+        Hash of the tokens the measured blocks were compiled behind, hex.
+    flash_attention
+        The attention kernel measured.
+    strategy
+        Repair strategy measured.
+    quantile
+        Quantile that `CalibrationCell.dkl_upper` holds.
+    noise_floor
+        D_KL between two exact computations of the same tokens, in nats.
+    n_tokens_min, n_tokens_max
+        Lengths of the blocks measured.
+    cells
+        One cell for each depth and budget.
+    """
+
+    fingerprint: str
+    context_hash: str
+    flash_attention: bool
+    strategy: str
+    quantile: float
+    noise_floor: float
+    n_tokens_min: int
+    n_tokens_max: int
+    cells: tuple[CalibrationCell, ...]
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depths measured, ascending."""
+        return tuple(sorted({cell.depth for cell in self.cells}))
+
+    def budget_for(self, epsilon: float, *, n_tokens: int, n_past: int) -> float | Decline:
+        """Smallest measured budget whose D_KL stays at or under `epsilon` on both sides of `n_past`.
+
+        Returns
+        -------
+        float or Decline
+            A fraction below 1, or why nothing short of a full prefill is covered.
+        """
+        outside = self._outside(n_tokens, n_past)
+        if outside is not None:
+            return outside
+        around = self._around(n_past)
+        for budget in sorted({cell.budget for cell in self.cells}):
+            uppers = [cell.dkl_upper for cell in self.cells if cell.budget == budget and cell.depth in around]
+            if len(uppers) == len(around) and max(uppers) <= epsilon:
+                return budget
+        return Decline(
+            "bound_not_reached",
+            f"no measured {self.strategy} budget keeps D_KL at or under {epsilon:g} nats at depth {n_past} "
+            f"(noise floor {self.noise_floor:.2g})",
+        )
+
+    def _outside(self, n_tokens: int, n_past: int) -> Decline | None:
+        low, high = self.depths[0], self.depths[-1]
+        if not low <= n_past <= high:
+            return Decline("outside_calibration", f"depth {n_past} lies outside the measured {low} to {high}")
+        low, high = self.n_tokens_min, self.n_tokens_max
+        if not low <= n_tokens <= high:
+            return Decline(
+                "outside_calibration",
+                f"a block of {n_tokens} tokens lies outside the measured {low} to {high}",
+            )
+        return None
+
+    def _around(self, n_past: int) -> set[int]:
+        return {
+            max(depth for depth in self.depths if depth <= n_past),
+            min(depth for depth in self.depths if depth >= n_past),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the calibration as JSON values."""
+        return {"version": _VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        CalibrationError
+            When a field is missing, unknown or of another version.
+        """
+        fields = dict(values)
+        version = fields.pop("version", None)
+        try:
+            if version != _VERSION:
+                raise ValueError(f"version {version!r}")  # noqa: TRY301 - one message for every bad file
+            cells = tuple(CalibrationCell(**cell) for cell in fields.pop("cells"))
+            if not cells:
+                raise ValueError("no cells")  # noqa: TRY301
+            return cls(cells=cells, **fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(
+                f"calibration cannot be read: {error}", next_step="delete the file and calibrate again"
+            ) from error
+
+
+def _path(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Path:
+    kernel = "flash" if flash_attention else "plain"
+    return home() / "calibration" / f"{fingerprint}-{context_hash[:16]}-{kernel}.json"
+
+
+def save_calibration(calibration: Calibration) -> Path:
+    """Store a calibration for its model, compile context and attention kernel; return the file."""
+    path = _path(
+        calibration.fingerprint, calibration.context_hash, flash_attention=calibration.flash_attention
+    )
+    atomic_write(path, (json.dumps(calibration.to_dict(), indent=1) + "\n").encode())
+    return path
+
+
+def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Calibration | None:
+    """Read the calibration of a model behind a compile context; ``None`` when none was measured.
+
+    Raises
+    ------
+    CalibrationError
+        When the file is there and cannot be read.
+    """
+    path = _path(fingerprint, context_hash, flash_attention=flash_attention)
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CalibrationError(
+            f"{path} cannot be read: {error}", next_step="delete it and calibrate again"
+        ) from error
+    if not isinstance(values, dict):
+        raise CalibrationError(f"{path} is no calibration", next_step="delete it and calibrate again")
+    return Calibration.from_dict(values)

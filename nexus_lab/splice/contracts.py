@@ -1,0 +1,163 @@
+"""What a caller can ask of a splice: ``exact``, ``bounded(epsilon)`` or ``paper``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from nexus_lab.errors import Decline, NexusError
+from nexus_lab.splice.strategies import Full, NoRepair, Trailing, strategy
+
+if TYPE_CHECKING:
+    from nexus_lab.settings import Profile
+    from nexus_lab.splice.base import RepairPlan
+    from nexus_lab.splice.calibration import Calibration
+
+__all__ = [
+    "Bounded",
+    "Choice",
+    "ContractError",
+    "Exact",
+    "Paper",
+    "SpliceContract",
+    "choose",
+    "parse_contract",
+]
+
+_MODE = re.compile(r"splice\((?P<kind>exact|paper|bounded\((?P<epsilon>[^()]*)\))\)")
+
+
+class ContractError(NexusError):
+    """The text names no splice contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Splice only where the result is the prefill's: behind the identical preceding tokens."""
+
+    def __str__(self) -> str:
+        return "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Splice where the measured upper quantile of D_KL stays under `epsilon` nats; prefill elsewhere."""
+
+    epsilon: float
+
+    def __str__(self) -> str:
+        return f"bounded({self.epsilon:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Splice, then decode the suffix that the source paper's R(n_past) asks for."""
+
+    k: float = 4.0
+    m: int = 256
+    r_base: float = 0.05
+
+    def __str__(self) -> str:
+        return "paper"
+
+
+SpliceContract: TypeAlias = Exact | Bounded | Paper
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The repair a contract leads to, and why when it leads to a full prefill."""
+
+    plan: RepairPlan
+    declined: Decline | None = None
+
+
+def parse_contract(schema_mode: str, profile: Profile | None = None) -> SpliceContract | None:
+    """Read the contract in a profile's `schema_mode`.
+
+    Parameters
+    ----------
+    schema_mode
+        ``signature``, ``full``, ``splice(exact)``, ``splice(bounded(EPSILON))`` or ``splice(paper)``.
+    profile
+        Gives the constants of the paper's curve; its defaults stand in when absent.
+
+    Returns
+    -------
+    SpliceContract or None
+        ``None`` for the modes that do not splice.
+
+    Raises
+    ------
+    ContractError
+        When the text is none of these.
+    """
+    if schema_mode in ("signature", "full"):
+        return None
+    match = _MODE.fullmatch(schema_mode)
+    if match is None:
+        raise ContractError(
+            f"unknown schema mode {schema_mode!r}",
+            next_step="choose signature, full, splice(exact), splice(bounded(0.02)) or splice(paper)",
+        )
+    if match["epsilon"] is not None:
+        return Bounded(_epsilon(match["epsilon"], schema_mode))
+    if match["kind"] == "exact":
+        return Exact()
+    return Paper(profile.k, profile.m, profile.r_base) if profile else Paper()
+
+
+def choose(
+    contract: SpliceContract,
+    *,
+    n_tokens: int,
+    n_past: int,
+    anchored: bool,
+    calibration: Calibration | None = None,
+) -> Choice:
+    """Turn a contract into a repair plan for one block at one depth.
+
+    Parameters
+    ----------
+    contract
+        What was asked for.
+    n_tokens, n_past
+        Length of the block, and tokens before it.
+    anchored
+        The preceding tokens are those the block was compiled behind.
+    calibration
+        Measured bounds for this model and this block's compile context.
+    """
+    if isinstance(contract, Paper):
+        return Choice(Trailing(contract.k, contract.m, contract.r_base).plan(n_tokens, n_past))
+    if anchored:
+        return Choice(NoRepair().plan(n_tokens, n_past))
+    if isinstance(contract, Exact):
+        reason = "the preceding tokens are not those the block was compiled behind"
+        return Choice(Full().plan(n_tokens, n_past), Decline("not_anchored", reason))
+    return _bounded(contract, n_tokens, n_past, calibration)
+
+
+def _bounded(contract: Bounded, n_tokens: int, n_past: int, calibration: Calibration | None) -> Choice:
+    full = Full().plan(n_tokens, n_past)
+    if calibration is None:
+        reason = "no calibration of this model behind this compile context has been measured"
+        return Choice(full, Decline("not_calibrated", reason))
+    budget = calibration.budget_for(contract.epsilon, n_tokens=n_tokens, n_past=n_past)
+    if isinstance(budget, Decline):
+        return Choice(full, budget)
+    return Choice(strategy(calibration.strategy).plan(n_tokens, n_past, budget))
+
+
+def _epsilon(text: str, schema_mode: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise ContractError(
+            f"epsilon {text!r} in {schema_mode!r} is no bound",
+            next_step="choose a D_KL bound in nats above 0",
+        )
+    return value

@@ -1,0 +1,140 @@
+"""Repair strategies: which tokens of a spliced block are computed in their true context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nexus_lab.errors import NexusError
+from nexus_lab.splice.base import RepairKind, RepairPlan
+from nexus_lab.splice.curve import repair_count, repair_fraction
+
+if TYPE_CHECKING:
+    from nexus_lab.settings import Profile
+    from nexus_lab.splice.base import RepairStrategy
+
+__all__ = ["Full", "Leading", "NoRepair", "StrategyError", "Trailing", "strategy"]
+
+
+class StrategyError(NexusError):
+    """No such strategy, or a budget that is no fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRepair:
+    """Splice the whole block."""
+
+    @property
+    def name(self) -> str:
+        """``none``."""
+        return RepairKind.NONE.value
+
+    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+        """Recompute nothing, whatever the depth and the budget."""
+        return RepairPlan(RepairKind.NONE, n_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Prefill the whole block."""
+
+    @property
+    def name(self) -> str:
+        """``full``."""
+        return RepairKind.FULL.value
+
+    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+        """Recompute everything, whatever the depth and the budget."""
+        return RepairPlan(RepairKind.FULL, n_tokens, tuple(range(n_tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """Prefill the head of the block and splice what follows.
+
+    A block compiled at the start of a context puts an attention sink on its first tokens; those are what
+    a relocation falsifies most.
+
+    Attributes
+    ----------
+    default_budget
+        Fraction recomputed when the caller names none.
+    """
+
+    default_budget: float = 0.25
+
+    @property
+    def name(self) -> str:
+        """``leading``."""
+        return RepairKind.LEADING.value
+
+    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+        """Recompute the first ``ceil(budget * n_tokens)`` tokens."""
+        fraction = _checked(self.default_budget if budget is None else budget)
+        return _contiguous(RepairKind.LEADING, n_tokens, repair_count(n_tokens, fraction))
+
+
+@dataclass(frozen=True, slots=True)
+class Trailing:
+    """Splice the whole block, then decode its suffix again: the source paper's repair.
+
+    Attributes
+    ----------
+    k, m, r_base
+        Constants of R(n_past), which sets the budget when the caller names none.
+    """
+
+    k: float = 4.0
+    m: int = 256
+    r_base: float = 0.05
+
+    @property
+    def name(self) -> str:
+        """``trailing``."""
+        return RepairKind.TRAILING.value
+
+    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:
+        """Recompute the last ``ceil(R(n_past) * n_tokens)`` tokens."""
+        if budget is None:
+            fraction = repair_fraction(n_past, k=self.k, m=self.m, r_base=self.r_base)
+        else:
+            fraction = _checked(budget)
+        return _contiguous(RepairKind.TRAILING, n_tokens, repair_count(n_tokens, fraction))
+
+
+def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
+    """Return the strategy `name`, with the constants of `profile` where it has any.
+
+    Raises
+    ------
+    StrategyError
+        When there is none of that name.
+    """
+    if name == RepairKind.NONE:
+        return NoRepair()
+    if name == RepairKind.FULL:
+        return Full()
+    if name == RepairKind.LEADING:
+        return Leading(profile.repair_budget) if profile else Leading()
+    if name == RepairKind.TRAILING:
+        return Trailing(profile.k, profile.m, profile.r_base) if profile else Trailing()
+    known = ", ".join(kind.value for kind in RepairKind)
+    raise StrategyError(f"no repair strategy {name!r}", next_step=f"choose one of {known}")
+
+
+def _checked(budget: float) -> float:
+    if not 0 <= budget <= 1:
+        raise StrategyError(
+            f"repair budget {budget!r} is no fraction", next_step="choose a value from 0 to 1"
+        )
+    return budget
+
+
+def _contiguous(kind: RepairKind, n_tokens: int, count: int) -> RepairPlan:
+    # Both ends meet: nothing recomputed and everything recomputed need no splice logic of their own.
+    if count == 0:
+        return RepairPlan(RepairKind.NONE, n_tokens)
+    if count == n_tokens:
+        return RepairPlan(RepairKind.FULL, n_tokens, tuple(range(n_tokens)))
+    first = 0 if kind is RepairKind.LEADING else n_tokens - count
+    return RepairPlan(kind, n_tokens, tuple(range(first, first + count)))

@@ -1,0 +1,148 @@
+"""Contracts: how they are read, and what repair each leads to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nexus_lab.errors import Decline
+from nexus_lab.settings import Profile
+from nexus_lab.splice.base import RepairKind
+from nexus_lab.splice.calibration import (
+    Calibration,
+    CalibrationCell,
+    CalibrationError,
+    load_calibration,
+    save_calibration,
+)
+from nexus_lab.splice.contracts import Bounded, ContractError, Exact, Paper, choose, parse_contract
+
+
+def _calibration() -> Calibration:
+    uppers = {256: {0.0: 0.08, 0.1: 0.02, 0.25: 0.01}, 1024: {0.0: 0.12, 0.1: 0.05, 0.25: 0.02}}
+    return Calibration(
+        fingerprint="ab" * 16,
+        context_hash="cd" * 16,
+        flash_attention=False,
+        strategy="leading",
+        quantile=0.95,
+        noise_floor=0.004,
+        n_tokens_min=100,
+        n_tokens_max=300,
+        cells=tuple(
+            CalibrationCell(depth, budget, upper, upper / 2, 12)
+            for depth, row in uppers.items()
+            for budget, upper in row.items()
+        ),
+    )
+
+
+@pytest.mark.parametrize("mode", ["splice(exact)", "splice(bounded(0.02))", "splice(paper)"])
+def test_every_mode_that_a_profile_accepts_is_read_and_written_back(mode: str):
+    profile = Profile(schema_mode=mode, k=6, m=128, r_base=0.2)
+    contract = parse_contract(profile.schema_mode, profile)
+    assert f"splice({contract})" == mode
+    if mode == "splice(paper)":
+        assert contract == Paper(6, 128, 0.2)
+
+
+def test_modes_without_a_splice_have_no_contract():
+    assert parse_contract("signature") is None
+    assert parse_contract("full") is None
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["splice()", "splice(bounded)", "splice(bounded(0))", "splice(bounded(nan))", "splice(bounded(x))", ""],
+)
+def test_other_texts_are_refused(mode: str):
+    with pytest.raises(ContractError):
+        parse_contract(mode)
+
+
+def test_exact_splices_only_behind_the_same_tokens():
+    anchored = choose(Exact(), n_tokens=200, n_past=64, anchored=True)
+    assert (anchored.plan.kind, anchored.declined) == (RepairKind.NONE, None)
+    elsewhere = choose(Exact(), n_tokens=200, n_past=64, anchored=False)
+    assert elsewhere.plan.kind is RepairKind.FULL
+    assert elsewhere.declined is not None
+    assert elsewhere.declined.code == "not_anchored"
+
+
+def test_paper_repairs_the_suffix_wherever_the_block_lands():
+    for anchored in (True, False):
+        choice = choose(Paper(k=4), n_tokens=200, n_past=640, anchored=anchored)
+        assert (choice.plan.kind, choice.plan.count) == (RepairKind.TRAILING, 105)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n_past", "count"),
+    [(0.2, 256, 0), (0.1, 256, 0), (0.05, 256, 20), (0.05, 700, 20), (0.02, 256, 20), (0.02, 257, 50)],
+)
+def test_bounded_takes_the_smallest_budget_that_holds_on_both_sides(epsilon: float, n_past: int, count: int):
+    choice = choose(Bounded(epsilon), n_tokens=200, n_past=n_past, anchored=False, calibration=_calibration())
+    assert (choice.plan.count, choice.declined) == (count, None)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n_tokens", "n_past", "code"),
+    [
+        (0.001, 200, 512, "bound_not_reached"),
+        (1.0, 200, 255, "outside_calibration"),
+        (1.0, 200, 1025, "outside_calibration"),
+        (1.0, 99, 512, "outside_calibration"),
+        (1.0, 301, 512, "outside_calibration"),
+    ],
+)
+def test_bounded_prefills_where_nothing_is_measured(epsilon: float, n_tokens: int, n_past: int, code: str):
+    choice = choose(
+        Bounded(epsilon), n_tokens=n_tokens, n_past=n_past, anchored=False, calibration=_calibration()
+    )
+    assert choice.plan.kind is RepairKind.FULL
+    assert choice.declined is not None
+    assert choice.declined.code == code
+
+
+def test_bounded_without_a_calibration_prefills_and_says_so():
+    choice = choose(Bounded(1.0), n_tokens=200, n_past=512, anchored=False)
+    assert choice.plan.kind is RepairKind.FULL
+    assert isinstance(choice.declined, Decline)
+    assert choice.declined.code == "not_calibrated"
+    assert choose(Bounded(1.0), n_tokens=200, n_past=512, anchored=True).plan.count == 0
+
+
+def test_few_samples_give_their_maximum_as_the_upper_quantile():
+    cell = CalibrationCell.from_samples(256, 0.25, [0.01, 0.03, 0.02], 0.95)
+    assert (cell.dkl_upper, cell.n) == (0.03, 3)
+    assert cell.dkl_mean == pytest.approx(0.02)
+
+
+def test_a_calibration_survives_its_file(nexus_home: Path):
+    calibration = _calibration()
+    path = save_calibration(calibration)
+    assert path.is_relative_to(nexus_home)
+    key = (calibration.fingerprint, calibration.context_hash)
+    assert load_calibration(*key, flash_attention=False) == calibration
+    assert load_calibration(*key, flash_attention=True) is None
+    assert load_calibration("00" * 16, key[1], flash_attention=False) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 2, "cells": []}', '{"version": 1, "cells": []}']
+)
+def test_a_calibration_file_that_is_none_is_refused(nexus_home: Path, text: str):
+    calibration = _calibration()
+    save_calibration(calibration).write_text(text)
+    with pytest.raises(CalibrationError):
+        load_calibration(calibration.fingerprint, calibration.context_hash, flash_attention=False)
+    assert nexus_home.exists()
+
+
+def test_a_budget_missing_at_one_depth_is_not_used():
+    calibration = _calibration()
+    holed = replace(
+        calibration, cells=tuple(c for c in calibration.cells if (c.depth, c.budget) != (1024, 0.1))
+    )
+    assert holed.budget_for(0.05, n_tokens=200, n_past=700) == 0.25
