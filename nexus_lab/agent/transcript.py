@@ -1,0 +1,182 @@
+"""The conversation as token pieces that only ever extend what is already in the cache.
+
+Message texts are untrusted: a tool may return ``<|im_end|>``. So the chat template is rendered over
+placeholders, and only its own markup is tokenised with special tokens; texts never are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from nexus_lab.errors import NexusError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ChatModel", "Piece", "TemplateRewritesError", "Transcript"]
+
+# Private-use characters: no template writes them, and texts never pass through the template.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_PLACEHOLDER = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+
+
+class ChatModel(Protocol):
+    """What the transcript needs of an engine."""
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Render the model's chat template."""
+        ...
+
+    def tokenize(self, text: str, *, bos: bool = False, special: bool = True) -> list[int]:
+        """Turn text into token ids."""
+        ...
+
+
+class TemplateRewritesError(NexusError):
+    """The chat template changes earlier messages when a later one is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that extend the cache, and how many of them are the text of the part they end with."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What the template accepts."""
+
+    system: bool
+    tool: bool
+
+
+class Transcript:
+    """Messages, their rendering so far, and the pieces each new message adds.
+
+    Parameters
+    ----------
+    model
+        Renders and tokenises; an :class:`nexus_lab.engine.Engine`.
+    system
+        System prompt; folded into the first user message where the template has no such role.
+    """
+
+    def __init__(self, model: ChatModel, *, system: str) -> None:
+        self._model = model
+        self._roles = _probe_roles(model)
+        self._texts: list[str] = []
+        self._messages: list[dict[str, str]] = []
+        self._rendered = ""
+        self._system = system
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def open(self) -> list[Piece]:
+        """Return the pieces of the system prompt; empty where it waits for the first user message."""
+        if not self._roles.system:
+            return []
+        return self._add("system", [self._system], reply=False)
+
+    def user(self, *parts: str, reply: bool = True) -> list[Piece]:
+        """Add a user message of `parts`; one piece per part, the last with what opens the reply.
+
+        Parameters
+        ----------
+        parts
+            Texts in order, for example a tool's block and the request. A piece ends with its part, so
+            that the tokens of a part do not depend on what follows.
+        reply
+            Open the assistant's reply behind the message.
+        """
+        first = not any(message["role"] == "user" for message in self._messages)
+        if first and not self._roles.system:
+            parts = (f"{self._system}\n\n", *parts)
+        return self._add("user", parts, reply=reply)
+
+    def tool(self, text: str, *, reply: bool = True) -> list[Piece]:
+        """Add a tool's response."""
+        return self._add("tool" if self._roles.tool else "user", [text], reply=reply)
+
+    def reply(self, text: str) -> list[Piece]:
+        """Close the assistant's open reply, whose tokens are in the cache already; returns the markup."""
+        placeholder = self._hold(text)
+        self._messages.append({"role": "assistant", "content": placeholder})
+        self._rendered += placeholder
+        return self._extend(parts=0, reply=False)
+
+    def mark(self) -> tuple[int, int, str]:
+        """Return a mark to come back to with :meth:`rewind`."""
+        return len(self._messages), len(self._texts), self._rendered
+
+    def rewind(self, mark: tuple[int, int, str]) -> None:
+        """Forget what was added since `mark`."""
+        messages, texts, self._rendered = mark
+        del self._messages[messages:], self._texts[texts:]
+
+    def _hold(self, text: str) -> str:
+        self._texts.append(text)
+        return f"{_OPEN}{len(self._texts) - 1}{_CLOSE}"
+
+    def _add(self, role: str, parts: Sequence[str], *, reply: bool) -> list[Piece]:
+        self._messages.append({"role": role, "content": "".join(self._hold(part) for part in parts)})
+        return self._extend(parts=len(parts), reply=reply)
+
+    def _extend(self, *, parts: int, reply: bool) -> list[Piece]:
+        rendered = self._model.render_chat(self._messages, add_generation_prompt=reply)
+        if not rendered.startswith(self._rendered):
+            raise TemplateRewritesError(
+                "the model's chat template rewrites earlier messages, so its cache cannot be extended",
+                next_step="use a model whose template only appends, or start a new conversation per request",
+            )
+        fresh, first = rendered[len(self._rendered) :], not self._rendered
+        self._rendered = rendered
+        return self._cut(fresh, parts=parts, first=first)
+
+    def _cut(self, fresh: str, *, parts: int, first: bool) -> list[Piece]:
+        """Split new rendering behind each part's text; trailing markup joins the last piece."""
+        ends = [match.end() for match in _PLACEHOLDER.finditer(fresh)]
+        if len(ends) != parts:
+            raise TemplateRewritesError(
+                f"the model's chat template shows {len(ends)} of {parts} parts of a message",
+                next_step="use a model whose template prints message contents as they are",
+            )
+        bounds = [0, *ends[:-1], len(fresh)] if parts else [0, len(fresh)]
+        return [
+            self._tokenise(fresh[start:stop], bos=first and start == 0)
+            for start, stop in itertools.pairwise(bounds)
+        ]
+
+    def _tokenise(self, rendered: str, *, bos: bool) -> Piece:
+        tokens: list[int] = []
+        text = ""
+        for index, fragment in enumerate(_PLACEHOLDER.split(rendered)):
+            is_text = index % 2 == 1
+            content = self._texts[int(fragment)] if is_text else fragment
+            if content or (bos and index == 0):
+                tokens += self._model.tokenize(content, bos=bos and index == 0, special=not is_text)
+            text += content
+        return Piece(tuple(tokens), text)
+
+
+def _probe_roles(model: ChatModel) -> _Roles:
+    user = {"role": "user", "content": "u"}
+    call = {"role": "assistant", "content": "a"}
+    return _Roles(
+        system=_accepts(model, [{"role": "system", "content": "s"}, user], "s"),
+        tool=_accepts(model, [user, call, {"role": "tool", "content": "result"}], "result"),
+    )
+
+
+def _accepts(model: ChatModel, messages: list[dict[str, str]], shown: str) -> bool:
+    try:
+        return shown in model.render_chat(messages, add_generation_prompt=True)
+    except NexusError:
+        return False
