@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from nexus_lab.errors import NexusError
 
@@ -19,6 +20,7 @@ __all__ = [
     "RepairKind",
     "RepairPlan",
     "RepairStrategy",
+    "Run",
     "SplicePath",
     "SpliceResult",
     "SpliceTimings",
@@ -63,6 +65,14 @@ class SplicePath(StrEnum):
     PREFILL = "B"
 
 
+class Run(NamedTuple):
+    """A stretch of a block, half open, that is recomputed or spliced as a whole."""
+
+    start: int
+    stop: int
+    recomputed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """Which tokens of a block are computed in their true context; the others are spliced.
@@ -90,6 +100,13 @@ class RepairPlan:
     def fraction(self) -> float:
         """Recomputed share of the block, from 0 to 1."""
         return self.count / self.n_tokens if self.n_tokens else 0.0
+
+    def runs(self) -> tuple[Run, ...]:
+        """Stretches of the block in order, each recomputed or spliced as a whole."""
+        chosen = set(self.recomputed)
+        stretches = groupby(range(self.n_tokens), key=chosen.__contains__)
+        members = [(recomputed, list(indices)) for recomputed, indices in stretches]
+        return tuple(Run(indices[0], indices[-1] + 1, recomputed) for recomputed, indices in members)
 
 
 @runtime_checkable

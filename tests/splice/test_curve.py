@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus_lab.settings import Profile
-from nexus_lab.splice.base import RepairKind, RepairStrategy
+from nexus_lab.splice.base import RepairKind, RepairPlan, RepairStrategy
 from nexus_lab.splice.curve import CurveError, repair_count, repair_fraction
 from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
 
@@ -85,6 +85,9 @@ def test_plans_hold_what_their_kind_says(n_tokens: int, n_past: int, budget: flo
         plan = chosen.plan(n_tokens, n_past, budget)
         assert list(plan.recomputed) == sorted(set(plan.recomputed))
         assert set(plan.recomputed) <= set(range(n_tokens))
+        runs = plan.runs()
+        assert [i for run in runs for i in range(run.start, run.stop)] == list(range(n_tokens))
+        assert [i for run in runs if run.recomputed for i in range(run.start, run.stop)] == [*plan.recomputed]
         if plan.kind is RepairKind.LEADING:
             assert plan.recomputed == tuple(range(plan.count))
         if plan.kind is RepairKind.TRAILING:
@@ -93,6 +96,12 @@ def test_plans_hold_what_their_kind_says(n_tokens: int, n_past: int, budget: flo
             assert plan.count == 0
         if plan.kind is RepairKind.FULL:
             assert plan.fraction == (1.0 if n_tokens else 0.0)
+
+
+def test_runs_cut_any_selection_into_the_fewest_stretches():
+    plan = RepairPlan(RepairKind.LEADING, 6, (0, 2, 3))
+    assert plan.runs() == ((0, 1, True), (1, 2, False), (2, 4, True), (4, 6, False))
+    assert RepairPlan(RepairKind.NONE, 0).runs() == ()
 
 
 def test_trailing_without_a_budget_follows_the_curve_and_with_one_the_budget():

@@ -1,0 +1,125 @@
+"""Tools to measure splices with when no registry is given: several servers' worth, written for this file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["SPLICE_CASES", "SpliceCase"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpliceCase:
+    """One tool, a request that it fits, and the call that answers it.
+
+    Attributes
+    ----------
+    name
+        Name of the tool.
+    schema_text
+        What the model sees of the tool.
+    request
+        The user's words after the block.
+    answer
+        The right call, forced token by token while the distributions are compared.
+    """
+
+    name: str
+    schema_text: str
+    request: str
+    answer: str
+
+
+def _text(description: str, **options: Any) -> dict[str, Any]:
+    return {"type": "string", "description": description, **options}
+
+
+def _number(description: str, **options: Any) -> dict[str, Any]:
+    return {"type": "integer", "description": description, **options}
+
+
+def _case(
+    name: str,
+    description: str,
+    properties: dict[str, Any],
+    required: list[str],
+    *,
+    request: str,
+    arguments: dict[str, Any],
+) -> SpliceCase:
+    schema = {"type": "object", "properties": properties, "required": required}
+    tool = {"name": name, "description": description, "inputSchema": schema}
+    answer = json.dumps({"name": name, "arguments": arguments})
+    return SpliceCase(name, json.dumps(tool, indent=1), request, answer)
+
+
+SPLICE_CASES: tuple[SpliceCase, ...] = (
+    _case(
+        "open_issue",
+        "Open a new issue in a repository of the team and return its number.",
+        {
+            "repository": _text("Short name of the repository, without the organisation"),
+            "title": _text("One line that says what is wrong"),
+            "body": _text("What happened, what was expected, and how to see it again"),
+            "labels": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["bug", "question", "idea", "security"]},
+                "description": "Labels to put on the issue",
+            },
+        },
+        ["repository", "title"],
+        request="The importer of orchard loses the last line of every file. Please file that as a bug.",
+        arguments={
+            "repository": "orchard",
+            "title": "The importer loses the last line of every file",
+            "labels": ["bug"],
+        },
+    ),
+    _case(
+        "convert_time",
+        "Convert a clock time from one time zone to another, for a given day.",
+        {
+            "time": _text("Clock time in 24-hour form, HH:MM", pattern="^[0-9]{2}:[0-9]{2}$"),
+            "source_zone": _text("IANA name of the zone the time is given in, such as Europe/Oslo"),
+            "target_zone": _text("IANA name of the zone wanted"),
+            "day": _text("Day of the conversion, YYYY-MM-DD; today when absent", format="date"),
+        },
+        ["time", "source_zone", "target_zone"],
+        request="Our call is at 16:30 in Oslo. What time is that in Tokyo?",
+        arguments={"time": "16:30", "source_zone": "Europe/Oslo", "target_zone": "Asia/Tokyo"},
+    ),
+    _case(
+        "search_files",
+        "Search the text files below a folder for a pattern and return the matching lines.",
+        {
+            "folder": _text("Folder to start from; its subfolders are searched as well"),
+            "pattern": _text("Regular expression to look for"),
+            "glob": _text("Only files whose name matches, for example *.py"),
+            "ignore_case": {"type": "boolean", "description": "Treat upper and lower case alike"},
+            "limit": _number("Most lines to return", minimum=1, maximum=500, default=50),
+        },
+        ["folder", "pattern"],
+        request="Find where the retry limit is set in the Python files under services/mailer.",
+        arguments={"folder": "services/mailer", "pattern": "retry_limit", "glob": "*.py"},
+    ),
+    _case(
+        "plan_route",
+        "Plan a journey between two places and return its legs with times and prices.",
+        {
+            "origin": _text("Place to start from: a city, a station or an address"),
+            "destination": _text("Place to reach"),
+            "depart_after": _text("Earliest departure, ISO 8601", format="date-time"),
+            "modes": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["train", "bus", "ferry", "plane", "car"]},
+                "description": "Means of transport that may be used",
+            },
+            "travellers": _number("How many people travel together", minimum=1, default=1),
+            "max_changes": _number("Most changes accepted on the way", minimum=0),
+        },
+        ["origin", "destination"],
+        request="I want to take the train from Turin to Gdansk with at most two changes.",
+        arguments={"origin": "Turin", "destination": "Gdansk", "modes": ["train"], "max_changes": 2},
+    ),
+)
