@@ -4,6 +4,7 @@
 
 namespace nexus::bindings {
 
+void register_bridge(pybind11::module_& module);
 void register_version(pybind11::module_& module);
 
 }  // namespace nexus::bindings
