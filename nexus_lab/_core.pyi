@@ -2,8 +2,199 @@
 Native kernels of nexus_lab.
 """
 from __future__ import annotations
-__all__: list[str] = ['core_version']
+import collections.abc
+import numpy
+import numpy.typing
+import typing
+import typing_extensions
+__all__: list[str] = ['ArenaFull', 'EvalBridge', 'FormatError', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value']
+class EvalBridge:
+    """
+    Native evaluation and abort callbacks of one llama.cpp context.
+    
+    `addresses` maps names of public ggml functions to their addresses in the loaded library.
+    Raises ValueError when one is missing.
+    """
+    def __init__(self, addresses: dict) -> None:
+        ...
+    def arm(self, n_tokens: typing.SupportsInt | typing.SupportsIndex, *, first_position: typing.SupportsInt | typing.SupportsIndex = 0, positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, cell_positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, hidden_offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None = None, hidden: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, map_cells: bool = False, capture_layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], capture_queries: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] = (0, 0), capture_buffer: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None) -> None:
+        """
+        Set what the next decode call, of `n_tokens` tokens in one graph, has patched and read back.
+        
+        positions: int32 [n_tokens], RoPE positions. cell_positions: int32, positions of the sequence's cells
+        in ascending cell order. hidden_offsets: int64 [n_tokens + 1] into hidden: int32 [n, 2], half-open
+        ranges of cell positions that a query must not see. capture_buffer: float32 [layer, head, query, cell].
+        Raises ValueError when the plan contradicts itself, RuntimeError when one is armed.
+        """
+    def clear_abort(self) -> None:
+        ...
+    def disarm(self) -> dict:
+        """
+        End the plan and return what happened: problem, graphs, n_kv, destination_cells, earlier_cells,
+        captured_layers.
+        """
+    def request_abort(self) -> None:
+        """
+        Stop the running decode at its next graph node. Any thread.
+        """
+    @property
+    def abort_callback(self) -> int:
+        """
+        Address for abort_callback.
+        """
+    @property
+    def abort_requested(self) -> bool:
+        ...
+    @property
+    def eval_callback(self) -> int:
+        """
+        Address for cb_eval.
+        """
+    @property
+    def first_graph_checked(self) -> bool:
+        """
+        Whether a whole live graph has been compared.
+        """
+    @property
+    def layout_problem(self) -> str:
+        """
+        First difference between the tensor mirror and the library; empty when they agree.
+        """
+    @property
+    def user_data(self) -> int:
+        """
+        User data of both callbacks; valid while this object lives.
+        """
+class FormatError(ValueError):
+    """
+    A buffer or file is not what its reader knows; `field` names what differs.
+    """
+    expected: typing.ClassVar[str] = ''
+    field: typing.ClassVar[str] = ''
+    found: typing.ClassVar[str] = ''
+class ArenaFull(MemoryError):
+    """
+    An arena has no room for what was asked; nothing was changed.
+    """
+class LayerLayout:
+    """
+    Where one layer's K and V lie in a sequence state, in bytes.
+    """
+    __hash__: typing.ClassVar[None] = None
+    def __eq__(self, arg0: LayerLayout) -> bool:
+        ...
+    @property
+    def k_offset(self) -> int:
+        ...
+    @property
+    def k_row_bytes(self) -> int:
+        ...
+    @property
+    def k_type(self) -> int:
+        ...
+    @property
+    def n_embd_k(self) -> int:
+        ...
+    @property
+    def n_embd_v(self) -> int:
+        ...
+    @property
+    def v_element_bytes(self) -> int:
+        """
+        0 unless V is stored transposed.
+        """
+    @property
+    def v_offset(self) -> int:
+        ...
+    @property
+    def v_row_bytes(self) -> int:
+        """
+        0 when V is stored transposed.
+        """
+    @property
+    def v_type(self) -> int:
+        ...
+class StateLayout:
+    """
+    One sequence of the KV cache as llama.cpp writes it; rows are in cell order.
+    """
+    __hash__: typing.ClassVar[None] = None
+    def __eq__(self, arg0: StateLayout) -> bool:
+        ...
+    def size_for(self, n_cells: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Bytes of a state of this family with n_cells cells.
+        """
+    @property
+    def layers(self) -> list[LayerLayout]:
+        ...
+    @property
+    def n_cells(self) -> int:
+        ...
+    @property
+    def n_layer(self) -> int:
+        ...
+    @property
+    def positions(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+    @property
+    def seq_id(self) -> int:
+        ...
+    @property
+    def total_bytes(self) -> int:
+        ...
+    @property
+    def v_trans(self) -> bool:
+        ...
+def build_state(template: StateLayout, positions: numpy.typing.NDArray[numpy.int32], keys: list[numpy.typing.NDArray[numpy.float16]], values: list[numpy.typing.NDArray[numpy.float16]], out: typing_extensions.Buffer | None = None) -> typing.Any:
+    """
+    Write a state of the template's family: any number of cells, the same layers and V layout.
+    
+    positions is int32 [n]; keys and values hold one float16 [n, n_embd] per layer. Returns a new bytearray, or
+    `out` with its first template.size_for(n) bytes written.
+    """
 def core_version() -> str:
     """
     Version of the native core.
+    """
+def cpu_features() -> dict[str, bool]:
+    """
+    What this processor offers of the instruction sets that the kernels know.
+    """
+def parse_state(buffer: typing_extensions.Buffer, *, n_pos_per_embd: typing.SupportsInt | typing.SupportsIndex = 1) -> StateLayout:
+    """
+    Read the layout of a sequence state; raises FormatError naming the field that is not known.
+    
+    Known are one section, one stream, one sequence per cell and f16 rows, with V in rows or transposed. An empty
+    sequence gives a layout without layers.
+    """
+def rope_frequencies(*, n_rot: typing.SupportsInt | typing.SupportsIndex, base: typing.SupportsFloat | typing.SupportsIndex, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, ext_factor: typing.SupportsFloat | typing.SupportsIndex = 0.0, n_ctx_orig: typing.SupportsFloat | typing.SupportsIndex = 0.0, beta_fast: typing.SupportsFloat | typing.SupportsIndex = 32.0, beta_slow: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> numpy.typing.NDArray[numpy.float64]:
+    """
+    Radians per position of each rotating pair, float64 [n_rot / 2].
+    
+    scale * base ** (-2 i / n_rot) / factors[i]; with a nonzero ext_factor, mixed by frequency as YaRN prescribes.
+    The attention magnitude of YaRN is no part of it, since a rotation must keep norms.
+    """
+def rope_kernels() -> list[str]:
+    """
+    Rotation kernels usable here, best first; all give the same bits.
+    """
+def rotate_keys(rows: numpy.typing.NDArray[numpy.float16], *, head_dim: typing.SupportsInt | typing.SupportsIndex, n_rot: typing.SupportsInt | typing.SupportsIndex, pairing: str, deltas: numpy.typing.NDArray[numpy.int32], inv_freq: numpy.typing.NDArray[numpy.float64], kernel: str = 'auto') -> None:
+    """
+    Rotate K rows in place, row r by deltas[r] positions.
+    
+    rows is float16 [n, n_head_kv * head_dim], writable and in C order. The first n_rot numbers of each head turn;
+    pairing is "norm" for (2i, 2i + 1) or "neox" for (i, i + n_rot / 2). A delta of 0 leaves the bits alone.
+    """
+def set_state_positions(buffer: typing_extensions.Buffer, layout: StateLayout, positions: numpy.typing.NDArray[numpy.int32]) -> None:
+    """
+    Overwrite the cells' positions in a writable state buffer.
+    """
+def state_key(buffer: typing_extensions.Buffer, layout: StateLayout, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float16]:
+    """
+    K rows of a layer, float16 [n_cells, n_embd_k]: a view, writable when the buffer is.
+    """
+def state_value(buffer: typing_extensions.Buffer, layout: StateLayout, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float16]:
+    """
+    V rows of a layer, float16 [n_cells, n_embd_v]: a view, or a copy when V is stored transposed.
     """

@@ -4,4 +4,8 @@ PYBIND11_MODULE(_core, module) {
     module.doc() = "Native kernels of nexus_lab.";
     nexus::bindings::register_bridge(module);
     nexus::bindings::register_version(module);
+    nexus::bindings::register_errors(module);
+    nexus::bindings::register_cpu(module);
+    nexus::bindings::register_rope(module);
+    nexus::bindings::register_state(module);
 }

@@ -4,6 +4,10 @@
 
 namespace nexus::bindings {
 
+void register_cpu(pybind11::module_& module);
+void register_errors(pybind11::module_& module);
+void register_rope(pybind11::module_& module);
+void register_state(pybind11::module_& module);
 void register_bridge(pybind11::module_& module);
 void register_version(pybind11::module_& module);
 
