@@ -1,0 +1,44 @@
+"""``nexus-lab export``: a session in another form."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from typing import Annotated
+
+import typer
+
+__all__ = ["export"]
+
+
+def export(
+    session: Annotated[Path, typer.Argument(help="NAME.nexus, its zip, or NAME.nexus.json.")],
+    to: Annotated[str, typer.Option("--to", help="html, otlp, perfetto, csv, parquet or json.")] = "html",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where; beside the session by default. *.zip packs tables.")
+    ] = None,
+    contents: Annotated[
+        bool,
+        typer.Option("--contents", help="Include messages, arguments and results, without known secrets."),
+    ] = False,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redact", metavar="PATTERN", help="Regular expression to remove too; can be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Export a recorded session as HTML, OTLP, Perfetto, CSV, Parquet or a single file.
+
+    Message contents are left out unless --contents is given.
+    """
+    from nexus_lab.cli._output import console, plain
+    from nexus_lab.trace import Redactor, read_session
+    from nexus_lab.trace import export as export_session
+
+    # Without contents there is nothing to redact but what the reader names.
+    redactor = Redactor.of((), redact or ()) if not contents else Redactor.of(patterns=redact or ())
+    recorded = read_session(session)
+    path = export_session(recorded, to, out, contents=contents, redactor=redactor)
+    console.print(plain(f"wrote {path}"))
+    if contents and not recorded.manifest.contents:
+        console.print(plain("contents were not recorded in this session, so there are none in the export"))

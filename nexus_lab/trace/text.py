@@ -1,0 +1,88 @@
+"""How numbers and states are written, in texts and in reports alike: a unit on each, "−" as minus."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["STATUS_SIGNS", "clip", "count", "duration", "number", "ratio", "sign", "size", "status_word"]
+
+STATUS_SIGNS = {
+    "ok": "✓",
+    "error": "×",
+    "declined": "!",
+    "cancelled": "×",
+    "running": "…",
+    "interrupted": "×",
+}
+_WORDS = {"ok": "done", "error": "failed"}
+_MS = 1e6
+_SECOND = 1e9
+_MINUTE = 60 * _SECOND
+
+
+def sign(status: str) -> str:
+    """Return the sign of a status."""
+    return STATUS_SIGNS.get(status, "?")
+
+
+def status_word(status: str) -> str:
+    """Return the word of a status."""
+    return _WORDS.get(status, status or "unknown")
+
+
+def duration(nanoseconds: float | None) -> str:
+    """Return a length of time to three digits: ``17.6 µs``, ``284 ms``, ``3.48 s``, ``2 min 05 s``."""
+    if nanoseconds is None or not math.isfinite(nanoseconds):
+        return "–"
+    if nanoseconds >= 2 * _MINUTE:
+        minutes, rest = divmod(round(nanoseconds / _SECOND), 60)
+        return f"{minutes} min {rest:02d} s"
+    for unit, scale in (("s", _SECOND), ("ms", _MS), ("µs", 1e3)):
+        if nanoseconds >= 0.9995 * scale:
+            return f"{_three(nanoseconds / scale)} {unit}"
+    return f"{nanoseconds:.0f} ns" if nanoseconds else "0"
+
+
+def _three(value: float) -> str:
+    """Return `value` to three significant digits, without an exponent."""
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2  # noqa: PLR2004 - where rounding adds a digit
+    return f"{value:,.{digits}f}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return `value` with a fixed number of digits."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def count(value: float | None) -> str:
+    """Return a whole number with thousands apart."""
+    return "–" if value is None else f"{value:,.0f}".replace("-", "−")
+
+
+def ratio(value: float, other: float) -> str:
+    """Return how many times `value` is of `other`, for example ``1.6×``."""
+    if not other > 0 or not math.isfinite(value):
+        return "–"
+    times = value / other
+    return f"{times:,.0f}×" if times >= 99.5 else f"{_three(times)}×"  # noqa: PLR2004 - three digits
+
+
+def size(n_bytes: float | None) -> str:
+    """Return a size in bytes, KiB, MiB or GiB."""
+    if n_bytes is None:
+        return "–"
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n_bytes >= scale:
+            return f"{_three(n_bytes / scale)} {unit}"
+    return f"{n_bytes:.0f} bytes"
+
+
+def clip(text: str, limit: int) -> str:
+    """Return at most `limit` characters of `text`, saying how many were left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
