@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArenaFull', 'EvalBridge', 'FormatError', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value']
+__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BuddyArena', 'EvalBridge', 'FormatError', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value']
 class EvalBridge:
     """
     Native evaluation and abort callbacks of one llama.cpp context.
@@ -76,13 +76,67 @@ class ArenaFull(MemoryError):
     """
     An arena has no room for what was asked; nothing was changed.
     """
+class ArenaBuffer:
+    """
+    A block of a BuddyArena, writable through the buffer protocol; freed when dropped.
+    """
+    def __len__(self) -> int:
+        ...
+class BuddyArena:
+    """
+    A region handed out in power-of-two blocks. Any thread may call.
+    """
+    def __init__(self, capacity_bytes: typing.SupportsInt | typing.SupportsIndex, min_block: typing.SupportsInt | typing.SupportsIndex = 4096) -> None:
+        ...
+    def allocate(self, n_bytes: typing.SupportsInt | typing.SupportsIndex) -> ArenaBuffer:
+        """
+        A block of n_bytes, not cleared; raises ArenaFull.
+        """
+    def check_integrity(self) -> None:
+        """
+        Raise RuntimeError when the bookkeeping contradicts itself.
+        """
+    def counters(self) -> dict[str, int]:
+        ...
+class L0Arena:
+    """
+    A fixed pool of sequence slots, matched by longest common prefix of exact tokens.
+    """
+    def __init__(self, n_slots: typing.SupportsInt | typing.SupportsIndex = 32, *, reserved_tokens: typing.SupportsInt | typing.SupportsIndex = 4096) -> None:
+        ...
+    def bind(self, slot: typing.SupportsInt | typing.SupportsIndex | None, tokens: numpy.typing.NDArray[numpy.int32]) -> int:
+        """
+        Say what a slot holds, and return the slot.
+        
+        With slot None an empty one is taken, or the least recently used one that is not pinned is evicted; raises
+        ArenaFull when all are pinned.
+        """
+    def check_integrity(self) -> None:
+        """
+        Raise RuntimeError when the bookkeeping contradicts itself.
+        """
+    def counters(self) -> dict[str, int]:
+        ...
+    def match(self, tokens: numpy.typing.NDArray[numpy.int32]) -> tuple[int, int]:
+        """
+        (slot, number of shared tokens), or (-1, 0); the slot counts as used now.
+        """
+    def pin(self, slot: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def release(self, slot: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Empty a slot; ValueError while it is pinned.
+        """
+    def tokens(self, slot: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        What a slot holds, int32.
+        """
+    def unpin(self, slot: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
 class LayerLayout:
     """
     Where one layer's K and V lie in a sequence state, in bytes.
     """
-    __hash__: typing.ClassVar[None] = None
-    def __eq__(self, arg0: LayerLayout) -> bool:
-        ...
     @property
     def k_offset(self) -> int:
         ...
@@ -118,9 +172,6 @@ class StateLayout:
     """
     One sequence of the KV cache as llama.cpp writes it; rows are in cell order.
     """
-    __hash__: typing.ClassVar[None] = None
-    def __eq__(self, arg0: StateLayout) -> bool:
-        ...
     def size_for(self, n_cells: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes of a state of this family with n_cells cells.

@@ -1,4 +1,3 @@
-#include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -109,8 +108,7 @@ void register_layouts(py::module_& module) {
         .def_readonly("v_row_bytes", &LayerLayout::v_row_bytes, "0 when V is stored transposed.")
         .def_readonly("v_element_bytes", &LayerLayout::v_element_bytes, "0 unless V is stored transposed.")
         .def_readonly("n_embd_v", &LayerLayout::n_embd_v)
-        .def_readonly("v_offset", &LayerLayout::v_offset)
-        .def(py::self == py::self);
+        .def_readonly("v_offset", &LayerLayout::v_offset);
     py::class_<StateLayout>(module, "StateLayout",
                             "One sequence of the KV cache as llama.cpp writes it; rows are in cell order.")
         .def_property_readonly("n_cells", &StateLayout::n_cells)
@@ -122,8 +120,7 @@ void register_layouts(py::module_& module) {
         .def_property_readonly("layers", [](const StateLayout& layout) { return layout.layers; })
         .def_readonly("total_bytes", &StateLayout::total_bytes)
         .def("size_for", &state_size, py::arg("n_cells"),
-             "Bytes of a state of this family with n_cells cells.")
-        .def(py::self == py::self);
+             "Bytes of a state of this family with n_cells cells.");
 }
 
 }  // namespace
