@@ -1,1 +1,145 @@
-"""The engine room: how does llama.cpp run?"""
+"""The engine room: how does llama.cpp run?
+
+The only room that imports ``llama_cpp``, and only when an engine is loaded.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nexus_lab.engine.base import (
+        DecodeSchedule,
+        Generation,
+        KvType,
+        ModelEntry,
+        ModelInfo,
+        SamplerSettings,
+        StopReason,
+        TokenMask,
+    )
+    from nexus_lab.engine.catalogue import find_models, resolve_model
+    from nexus_lab.engine.engine import Engine
+    from nexus_lab.engine.errors import (
+        ChatTemplateError,
+        ContextFull,
+        EngineClosed,
+        EngineError,
+        GrammarError,
+        MaskExhausted,
+        ModelLoadFailed,
+        ModelNotFound,
+        ModelUnavailable,
+        NotAGguf,
+        PatchFailed,
+        SequenceError,
+        StateMemoryFull,
+        StateMismatch,
+        StateRestoreFailed,
+        TokenError,
+        TruncatedModel,
+        UnsupportedModel,
+    )
+    from nexus_lab.engine.grammar import GrammarMask
+    from nexus_lab.engine.machine import library_versions, machine_facts
+    from nexus_lab.engine.patches import AttentionCapture, HiddenBlock, PatchPlan, PatchReport
+    from nexus_lab.engine.rope import RopeParameters
+    from nexus_lab.engine.state import SequenceState
+    from nexus_lab.engine.threads import cap_threads
+
+_HOMES = {
+    "base": (
+        "DecodeSchedule",
+        "Generation",
+        "KvType",
+        "ModelEntry",
+        "ModelInfo",
+        "SamplerSettings",
+        "StopReason",
+        "TokenMask",
+    ),
+    "catalogue": ("find_models", "resolve_model"),
+    "engine": ("Engine",),
+    "errors": (
+        "ChatTemplateError",
+        "ContextFull",
+        "EngineClosed",
+        "EngineError",
+        "GrammarError",
+        "MaskExhausted",
+        "ModelLoadFailed",
+        "ModelNotFound",
+        "ModelUnavailable",
+        "NotAGguf",
+        "PatchFailed",
+        "SequenceError",
+        "StateMemoryFull",
+        "StateMismatch",
+        "StateRestoreFailed",
+        "TokenError",
+        "TruncatedModel",
+        "UnsupportedModel",
+    ),
+    "grammar": ("GrammarMask",),
+    "machine": ("library_versions", "machine_facts"),
+    "patches": ("AttentionCapture", "HiddenBlock", "PatchPlan", "PatchReport"),
+    "rope": ("RopeParameters",),
+    "state": ("SequenceState",),
+    "threads": ("cap_threads",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AttentionCapture",
+    "ChatTemplateError",
+    "ContextFull",
+    "DecodeSchedule",
+    "Engine",
+    "EngineClosed",
+    "EngineError",
+    "Generation",
+    "GrammarError",
+    "GrammarMask",
+    "HiddenBlock",
+    "KvType",
+    "MaskExhausted",
+    "ModelEntry",
+    "ModelInfo",
+    "ModelLoadFailed",
+    "ModelNotFound",
+    "ModelUnavailable",
+    "NotAGguf",
+    "PatchFailed",
+    "PatchPlan",
+    "PatchReport",
+    "RopeParameters",
+    "SamplerSettings",
+    "SequenceError",
+    "SequenceState",
+    "StateMemoryFull",
+    "StateMismatch",
+    "StateRestoreFailed",
+    "StopReason",
+    "TokenError",
+    "TokenMask",
+    "TruncatedModel",
+    "UnsupportedModel",
+    "cap_threads",
+    "find_models",
+    "library_versions",
+    "machine_facts",
+    "resolve_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -89,9 +89,7 @@ std::string verify_tensor(const Library& library, const Tensor& tensor) {
     const auto elements =
         std::accumulate(tensor.ne.begin(), tensor.ne.end(), std::int64_t{1}, std::multiplies<>());
     if (elements != library.count_elements(&tensor)) return difference("ne");
-    if (elements / std::max<std::int64_t>(tensor.ne[0], 1) != library.count_rows(&tensor)) {
-        return difference("ne");
-    }
+    if (tensor.ne[1] * tensor.ne[2] * tensor.ne[3] != library.count_rows(&tensor)) return difference("ne");
     if (library.type_size(tensor.type) != library.element_size(&tensor)) return difference("type");
     return "";
 }

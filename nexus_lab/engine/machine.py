@@ -1,0 +1,85 @@
+"""Facts about the machine and the versions, for results, traces and the doctor."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nexus_lab.engine.threads import available_cores, physical_cores
+
+__all__ = ["library_versions", "machine_facts"]
+
+_PACKAGES = (
+    "nexus_lab",
+    "llama-cpp-python",
+    "llguidance",
+    "numpy",
+    "torch",
+    "sentence-transformers",
+    "mcp",
+    "polars",
+)
+
+
+def machine_facts(*, threads: int | None = None) -> dict[str, Any]:
+    """Host, processor, native kernels, cores, threads and versions, as JSON values.
+
+    Parameters
+    ----------
+    threads
+        Threads in use; ``None`` when no engine runs.
+    """
+    from nexus_lab import _core
+
+    features = getattr(_core, "cpu_features", dict)()
+    kernels = getattr(_core, "scan_kernels", list)()
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cpu_features": sorted(name for name, present in features.items() if present),
+        "scan_kernels": list(kernels),
+        "cores_physical": physical_cores(),
+        "cores_logical": available_cores(),
+        "memory_bytes": _memory_bytes(),
+        "threads": threads,
+        "versions": library_versions(),
+    }
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Versions of Python, the packages that shape results, and the llama.cpp build."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import os
+
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,133 @@
+"""The one door to llama.cpp: loads the library on first use, routes its log, and looks up addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections import deque
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+__all__ = ["LogTail", "function_addresses", "llama"]
+
+_LOG = logging.getLogger(__name__)
+_WARNING, _ERROR = 3, 4
+_BRIDGE_FUNCTIONS = (
+    "ggml_get_name",
+    "ggml_set_name",
+    "ggml_nelements",
+    "ggml_nrows",
+    "ggml_nbytes",
+    "ggml_get_data",
+    "ggml_type_size",
+    "ggml_element_size",
+    "ggml_tensor_overhead",
+    "ggml_init",
+    "ggml_free",
+    "ggml_new_tensor_4d",
+    "ggml_view_1d",
+    "ggml_add",
+    "ggml_backend_buffer_is_host",
+    "ggml_backend_buffer_get_base",
+    "ggml_backend_buffer_get_size",
+    "ggml_backend_buffer_free",
+    "ggml_backend_cpu_buffer_type",
+    "ggml_backend_alloc_ctx_tensors_from_buft",
+    "ggml_backend_tensor_get",
+)
+
+
+class LogTail:
+    """Collects the warnings and errors that llama.cpp prints while the block runs, on any thread.
+
+    Examples
+    --------
+    >>> with LogTail() as tail:
+    ...     pass
+    >>> tail.text()
+    ''
+    """
+
+    _open: deque[LogTail] = deque()
+
+    def __init__(self, *, most_lines: int = 6) -> None:
+        self._lines: deque[str] = deque(maxlen=most_lines)
+
+    def __enter__(self) -> LogTail:
+        LogTail._open.append(self)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        LogTail._open.remove(self)
+
+    def text(self) -> str:
+        """Return the collected lines, joined."""
+        return "; ".join(self._lines)
+
+    @classmethod
+    def record(cls, line: str) -> None:
+        """Give `line` to every open tail."""
+        for tail in tuple(cls._open):
+            tail._lines.append(line)  # noqa: SLF001 - the class's own
+
+
+class _LogRouter:
+    """Joins the pieces llama.cpp prints into lines, one buffer per thread."""
+
+    def __init__(self) -> None:
+        self._pending = threading.local()
+
+    def __call__(self, level: int, text: bytes, _user_data: object) -> None:
+        pending = getattr(self._pending, "text", "") + text.decode("utf-8", "replace")
+        *lines, rest = pending.split("\n")
+        self._pending.text = rest
+        for line in filter(None, map(str.strip, lines)):
+            if level in (_WARNING, _ERROR):
+                LogTail.record(line)
+            # Failures become typed errors that carry these lines, so they need not reach the terminal.
+            _LOG.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "llama.cpp: %s", line)
+
+
+@cache
+def llama() -> ModuleType:
+    """Return the low-level binding, its backend initialised and its log routed."""
+    from llama_cpp import llama_cpp as binding
+
+    router = binding.llama_log_callback(_LogRouter())
+    binding.llama_log_set(router, ctypes.c_void_p(0))
+    binding.nexus_log_router = router  # the library keeps the bare pointer for good
+    binding.llama_backend_init()
+    return binding
+
+
+def _libraries() -> list[Any]:
+    """Open handles of the shared libraries that llama-cpp-python has loaded already."""
+    from pathlib import Path
+
+    import llama_cpp
+
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    names = ("ggml-base", "ggml", "llama")
+    files = [folder / f"lib{name}{suffix}" for name in names for suffix in (".so", ".dylib")]
+    return [ctypes.CDLL(str(file)) for file in files if file.exists()]
+
+
+def _address(name: str, libraries: list[Any]) -> int | None:
+    for library in libraries:
+        function: Callable[..., Any] | None = getattr(library, name, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value
+    return None
+
+
+def function_addresses() -> dict[str, int]:
+    """Addresses of the public ggml functions that the native bridge calls; missing ones are left out."""
+    llama()
+    libraries = _libraries()
+    found = {name: _address(name, libraries) for name in _BRIDGE_FUNCTIONS}
+    return {name: address for name, address in found.items() if address is not None}

@@ -1,0 +1,183 @@
+"""What a prefill is to have changed in its graph inputs, or read back from its graph.
+
+Positions in a plan are those llama.cpp gives to cells: the tokens of a patched prefill get consecutive ones after
+the sequence's last, whatever RoPE position the plan gives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nexus_lab.engine.errors import PatchFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["AttentionCapture", "HiddenBlock", "PatchPlan", "PatchReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenBlock:
+    """Queries [first_query, last_query) of a prefill do not see the cells at [first_position, last_position)."""
+
+    first_query: int
+    last_query: int
+    first_position: int
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchPlan:
+    """Patches for one prefill.
+
+    Attributes
+    ----------
+    n_tokens
+        Tokens of the prefill.
+    positions
+        RoPE position of each token, int32 [n_tokens]; ``None`` leaves those of the cells.
+    hidden
+        What its queries must not see, beyond what comes after them.
+    """
+
+    n_tokens: int
+    positions: NDArray[np.int32] | None = None
+    hidden: tuple[HiddenBlock, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.positions is not None and self.positions.shape != (self.n_tokens,):
+            raise PatchFailed(f"{len(self.positions)} positions for {self.n_tokens} tokens", next_step=_FIX)
+        for block in self.hidden:
+            if not 0 <= block.first_query <= block.last_query <= self.n_tokens:
+                raise PatchFailed(f"{block} names queries outside [0, {self.n_tokens})", next_step=_FIX)
+
+    @classmethod
+    def for_drops(cls, n_tokens: int, drops: Sequence[tuple[int, int, int]]) -> PatchPlan:
+        """Plan for a trajectory with drops, computed as one prefill.
+
+        Parameters
+        ----------
+        drops
+            (when, first, last): from token `when` of the prefill on, positions [first, last) are not seen. The
+            caller removes them from the sequence afterwards.
+        """
+        hidden = tuple(HiddenBlock(when, n_tokens, first, last) for when, first, last in drops)
+        return cls(n_tokens=n_tokens, hidden=hidden)
+
+    @classmethod
+    def for_recompute(
+        cls, true_positions: NDArray[np.int32], held: NDArray[np.int32], next_position: int
+    ) -> PatchPlan:
+        """Plan for computing tokens anew, in their true context, at the end of a sequence that holds them.
+
+        Each query turns at its true position and sees what came before it there, with the new rows in the place
+        of the stale ones.
+
+        Parameters
+        ----------
+        true_positions
+            int32 [n], rising.
+        held
+            Positions of the sequence, int32 [m].
+        next_position
+            Where llama.cpp puts the first of the tokens.
+        """
+        if np.any(np.diff(true_positions) <= 0):
+            raise PatchFailed("positions to recompute must rise", next_step="sort them, and name each once")
+        n_tokens = len(true_positions)
+        stale = [
+            HiddenBlock(0, n_tokens, int(position), int(position) + 1)
+            for position in np.intersect1d(true_positions, held)
+        ]
+        later = [
+            HiddenBlock(query, query + 1, int(position) + 1, next_position)
+            for query, position in enumerate(true_positions)
+        ]
+        return cls(n_tokens=n_tokens, positions=np.asarray(true_positions, np.int32), hidden=(*stale, *later))
+
+    def piece(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Hidden ranges of the queries [first, last): offsets int64 [n + 1] into ranges int32 [m, 2]."""
+        n_queries = last - first
+        queries: list[NDArray[np.int64]] = []
+        ranges: list[NDArray[np.int32]] = []
+        for block in self.hidden:
+            begin, end = max(block.first_query, first) - first, min(block.last_query, last) - first
+            if begin < end:
+                queries.append(np.arange(begin, end))
+                ranges.append(
+                    np.tile(np.array([block.first_position, block.last_position], np.int32), (end - begin, 1))
+                )
+        if not queries:
+            return np.zeros(n_queries + 1, np.int64), np.zeros((0, 2), np.int32)
+        query = np.concatenate(queries)
+        order = np.argsort(query, kind="stable")
+        offsets = np.searchsorted(query[order], np.arange(n_queries + 1)).astype(np.int64)
+        return offsets, np.ascontiguousarray(np.concatenate(ranges)[order])
+
+
+@dataclass(slots=True)
+class PatchReport:
+    """What a patched prefill did; filled in when it has run.
+
+    Attributes
+    ----------
+    cells
+        Physical cell of each token, int64 [n_tokens].
+    n_kv
+        Cells the last graph attended over.
+    """
+
+    cells: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    n_kv: int = 0
+
+
+@dataclass(slots=True)
+class AttentionCapture:
+    """Attention rows of one prefill; filled in when it has run.
+
+    Attributes
+    ----------
+    layers
+        Layers asked for.
+    n_queries
+        The last queries of the prefill that are kept; ``None`` for all.
+    positions
+        Positions that the columns stand for, rising, int32 [n_keys].
+    """
+
+    layers: tuple[int, ...]
+    n_queries: int | None
+    positions: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    _pieces: list[NDArray[np.float32]] = field(default_factory=list)
+    _cells: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = field(default_factory=list)
+
+    def rows(self, layer: int) -> NDArray[np.float32]:
+        """Attention of `layer`, float32 [n_head, n_queries, n_keys], keys in rising position order."""
+        index = self.layers.index(layer)
+        parts = [
+            self._by_position(piece[index], cells, positions)
+            for piece, (cells, positions) in zip(self._pieces, self._cells, strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _by_position(
+        self, piece: NDArray[np.float32], cells: NDArray[np.int64], positions: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Columns of the sequence's cells, put at their place in `self.positions`; later keys weigh nothing."""
+        rows = np.zeros((*piece.shape[:2], len(self.positions)), np.float32)
+        rows[..., np.searchsorted(self.positions, positions)] = piece[..., cells]
+        return rows
+
+    def add(self, piece: NDArray[np.float32], cells: NDArray[np.int64], positions: NDArray[np.int32]) -> None:
+        """Append the rows of one graph, [layer, head, query, cell], with the sequence's cells and positions."""
+        self._pieces.append(piece)
+        self._cells.append((cells, positions))
+        self.positions = np.union1d(self.positions, positions).astype(np.int32)
+
+
+_FIX = "make the plan for the very tokens of the next prefill"

@@ -1,0 +1,359 @@
+"""Operations on the context's sequences: checked, booked, interruptible, and undone when they fail half-way."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from nexus_lab.engine.armed import ArmedPrefill
+from nexus_lab.engine.base import N_SCRATCH, N_SLOTS
+from nexus_lab.engine.errors import (
+    ContextFull,
+    EngineClosed,
+    EngineError,
+    PatchFailed,
+    SequenceError,
+    StateMismatch,
+    StateRestoreFailed,
+    TokenError,
+)
+from nexus_lab.engine.ledger import CellLedger, first_common
+from nexus_lab.engine.native import LogTail
+from nexus_lab.engine.state import SequenceState, state_buffer
+from nexus_lab.engine.turn import TurnLock
+from nexus_lab.engine.worker import Worker
+from nexus_lab.errors import Cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from nexus_lab._core import BuddyArena, EvalBridge, StateLayout
+    from nexus_lab.engine.context import LlamaContext
+    from nexus_lab.engine.patches import AttentionCapture, PatchPlan, PatchReport
+
+__all__ = ["Runtime"]
+
+T = TypeVar("T")
+_ABORTED, _NO_SLOT = 2, 1
+
+
+class Runtime:
+    """Owns a context, its worker thread, its lock and its books.
+
+    Parameters
+    ----------
+    make_context
+        Builds the context; runs on the worker.
+    bridge
+        Native callbacks that the context was, or will be, made with.
+    """
+
+    def __init__(self, make_context: Callable[[], LlamaContext], bridge: EvalBridge) -> None:
+        self.bridge = bridge
+        self.turn_lock = TurnLock(on_cancel=bridge.request_abort, on_release=bridge.clear_abort)
+        self.worker = Worker(on_interrupt=bridge.request_abort)
+        self.template: StateLayout | None = None
+        self._scratch = list(range(N_SLOTS, N_SLOTS + N_SCRATCH))
+        self._armed: ArmedPrefill | None = None
+        self._closed = False
+        try:
+            self.context = self.worker.call_to_end(make_context)
+        except BaseException:
+            self.worker.close()
+            raise
+        self.ledger = CellLedger(self.context.n_ctx)
+
+    def close(self) -> None:
+        """Free the context; waits for a running turn."""
+        with self.turn_lock.hold():
+            if self._closed:
+                return
+            self._closed = True
+            self.worker.call_to_end(self.context.free)
+            self.worker.close()
+
+    @contextmanager
+    def operation(self) -> Iterator[None]:
+        """Hold the lock for one public operation, on an engine that is open."""
+        with self.turn_lock.hold():
+            if self._closed:
+                raise EngineClosed("the engine is closed", next_step="load it again")
+            yield
+
+    def raise_if_cancelled(self) -> None:
+        """Raise Cancelled when the running turn has been asked to stop."""
+        if self.turn_lock.cancelled:
+            raise Cancelled("stopped on request", next_step="start the turn again; the context is as before")
+
+    # -- sequences ----------------------------------------------------------------------------------------
+
+    def check_sequence(self, seq: int) -> None:
+        """Raise SequenceError unless `seq` exists."""
+        if not 0 <= seq < N_SLOTS + N_SCRATCH:
+            raise SequenceError(
+                f"there is no sequence {seq}",
+                next_step=f"acquire one; ids go from 0 to {N_SLOTS + N_SCRATCH - 1}",
+            )
+
+    def pos_max(self, seq: int) -> int:
+        """Last position of `seq`, -1 when it is empty."""
+        self.check_sequence(seq)
+        return self.ledger.pos_max(seq)
+
+    @contextmanager
+    def scratch(self) -> Iterator[int]:
+        """Lend a sequence for the block and empty it afterwards."""
+        with self.operation():
+            if not self._scratch:
+                raise SequenceError("all scratch sequences are lent", next_step="end an outer block first")
+            seq = self._scratch.pop()
+            try:
+                yield seq
+            finally:
+                self.roll_back(seq, 0)
+                self._scratch.append(seq)
+
+    def remove(self, seq: int, start: int, stop: int) -> None:
+        """See `Engine.remove`."""
+        self.check_sequence(seq)
+        self.worker.call(lambda: self._remove(seq, start, stop))
+
+    def roll_back(self, seq: int, start: int) -> None:
+        """Remove what follows `start` from `seq`, whatever interrupts."""
+        self.worker.call_to_end(lambda: self._remove(seq, start, -1))
+
+    def _remove(self, seq: int, start: int, stop: int) -> None:
+        if not self.context.remove(seq, start, stop):
+            raise SequenceError(
+                f"this model's cache cannot remove [{start}, {stop}) from sequence {seq}",
+                next_step="remove the whole sequence and prefill again",
+            )
+        self.ledger.remove(seq, start, stop)
+
+    def copy(self, src: int, dst: int, start: int, stop: int) -> None:
+        """See `Engine.copy_sequence`."""
+        self.check_sequence(src)
+        self.check_sequence(dst)
+        common = self.ledger.overlap(src, dst, start, stop)
+        if common is not None:
+            raise SequenceError(
+                f"sequence {dst} already holds position {common} of sequence {src}",
+                next_step="remove the range from the destination first",
+            )
+        self.worker.call(lambda: self._copy(src, dst, start, stop))
+
+    def _copy(self, src: int, dst: int, start: int, stop: int) -> None:
+        self.context.copy(src, dst, start, stop)
+        self.ledger.copy(src, dst, start, stop)
+
+    # -- prefill ------------------------------------------------------------------------------------------
+
+    def prefill(
+        self,
+        seq: int,
+        tokens: NDArray[np.int32],
+        *,
+        start: int | None = None,
+        logits: str = "last",
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[np.float32] | None:
+        """See `Engine.prefill`; `tokens` are checked."""
+        begin = self._check_prefill(seq, tokens, start)
+        armed, self._armed = self._armed, None
+        if armed is not None:
+            armed.begin(self, seq, begin, len(tokens))
+        rows: list[NDArray[np.float32]] = []
+        try:
+            for first in range(0, len(tokens), self.context.chunk_tokens):
+                self._prefill_chunk(seq, tokens, first, begin, logits, armed, rows)
+                if on_progress is not None:
+                    on_progress(min(first + self.context.chunk_tokens, len(tokens)), len(tokens))
+        except BaseException:
+            self.roll_back(seq, begin)
+            if not self.turn_lock.cancelled:
+                self.bridge.clear_abort()
+            raise
+        if logits == "none":
+            return None
+        return rows[0] if logits == "last" else np.concatenate(rows)
+
+    def _check_prefill(self, seq: int, tokens: NDArray[np.int32], start: int | None) -> int:
+        self.check_sequence(seq)
+        self.raise_if_cancelled()
+        if len(tokens) == 0:
+            raise TokenError("there are no tokens to prefill", next_step="give at least one")
+        following = self.ledger.pos_max(seq) + 1
+        if start is not None and (start < 0 or (following > 0 and start != following)):
+            raise SequenceError(
+                f"sequence {seq} continues at position {following}, not at {start}",
+                next_step="remove the tokens from that position on first",
+            )
+        if len(tokens) > self.ledger.free:
+            raise ContextFull(len(tokens), self.ledger.free, self.context.n_ctx)
+        return following if start is None else start
+
+    def _prefill_chunk(
+        self,
+        seq: int,
+        tokens: NDArray[np.int32],
+        first: int,
+        begin: int,
+        logits: str,
+        armed: ArmedPrefill | None,
+        rows: list[NDArray[np.float32]],
+    ) -> None:
+        chunk = tokens[first : first + self.context.chunk_tokens]
+        is_last = first + len(chunk) == len(tokens)
+        outputs = np.full(len(chunk), logits == "all", np.int8)
+        outputs[-1] |= logits == "last" and is_last
+        status, tail = self.worker.call(
+            lambda: self._decode(seq, chunk, begin + first, outputs, armed, first),
+        )
+        if status != 0:
+            raise self._decode_error(status, tail, len(chunk))
+        if logits == "all":
+            rows.append(self.context.all_logits(len(chunk)))
+        elif logits == "last" and is_last:
+            rows.append(self.context.last_logits())
+
+    def _decode(
+        self,
+        seq: int,
+        chunk: NDArray[np.int32],
+        start: int,
+        outputs: NDArray[np.int8],
+        armed: ArmedPrefill | None,
+        first: int,
+    ) -> tuple[int, str]:
+        if armed is not None:
+            armed.arm(first, len(chunk), start)
+        with LogTail() as tail:
+            try:
+                status = self.context.decode(chunk, start, seq, outputs)
+            finally:
+                if armed is not None:
+                    armed.disarm(first, len(chunk), start)
+        if status == 0:
+            self.ledger.add(seq, np.arange(start, start + len(chunk), dtype=np.int32))
+        return status, tail.text()
+
+    def _decode_error(self, status: int, tail: str, n_tokens: int) -> EngineError | Cancelled:
+        if status == _ABORTED and self.turn_lock.cancelled:
+            return Cancelled("stopped on request", next_step="start the turn again; the context is as before")
+        if status == _NO_SLOT:
+            return ContextFull(n_tokens, self.ledger.free, self.context.n_ctx)
+        return EngineError(
+            f"llama.cpp could not decode (status {status}): {tail or 'it gives no reason'}",
+            next_step="the tokens have been removed again; retry, or load the engine anew",
+        )
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    def save(self, seq: int, *, arena: BuddyArena | None = None) -> SequenceState:
+        """See `Engine.save_state`."""
+        self.check_sequence(seq)
+        return self.worker.call(lambda: SequenceState(self._read_state(seq, arena)))
+
+    def _read_state(self, seq: int, arena: BuddyArena | None) -> NDArray[np.uint8]:
+        buffer = state_buffer(self.context.state_size(seq), arena)
+        written = self.context.read_state(seq, buffer)
+        if written != buffer.nbytes:
+            raise StateMismatch(
+                f"llama.cpp wrote {written} bytes of a state of {buffer.nbytes}",
+                next_step="prefill the tokens instead",
+            )
+        return buffer
+
+    def restore(self, state: SequenceState, seq: int, *, append: bool) -> None:
+        """See `Engine.restore_state`."""
+        self.check_sequence(seq)
+        self._check_state(state)
+        if not append:
+            self._check_room(state.n_cells, self.ledger.freed_by_clearing(seq))
+            self.worker.call(lambda: self._restore(state, seq))
+            return
+        common = first_common(np.asarray(state.positions), self.ledger.positions(seq))
+        if common is not None:
+            raise SequenceError(
+                f"sequence {seq} already holds position {common} of the state",
+                next_step="remove the range from the sequence first, or move the state",
+            )
+        self._check_room(state.n_cells, 0)
+        with self.scratch() as scratch:
+            self.worker.call(lambda: self._append(state, scratch, seq))
+
+    def _append(self, state: SequenceState, scratch: int, seq: int) -> None:
+        self._restore(state, scratch)
+        self._copy(scratch, seq, 0, -1)
+
+    def _check_room(self, n_cells: int, freed: int) -> None:
+        if n_cells > self.ledger.free + freed:
+            raise ContextFull(n_cells, self.ledger.free + freed, self.context.n_ctx)
+
+    def _check_state(self, state: SequenceState) -> None:
+        if state.n_cells and self.template is not None and not same_family(state.layout, self.template):
+            raise StateMismatch(
+                "the state was saved by a context of another model, KV type or flash attention setting",
+                next_step="prefill the tokens instead, or load with the settings the state was saved under",
+            )
+        positions = state.positions
+        if len(positions) and (positions.min() < 0 or len(np.unique(positions)) != len(positions)):
+            raise StateMismatch(
+                "the state's positions are negative or repeat", next_step="prefill the tokens instead"
+            )
+
+    def _restore(self, state: SequenceState, seq: int) -> None:
+        self.write_state(seq, state.buffer)
+        self.ledger.remove(seq, 0, -1)
+        if state.n_cells:
+            self.ledger.add(seq, np.sort(state.positions))
+
+    def write_state(self, seq: int, buffer: NDArray[np.uint8]) -> None:
+        """Replace `seq` by the state in `buffer`; on the worker only. A refusal leaves `seq` empty."""
+        with LogTail() as tail:
+            read = self.context.write_state(seq, buffer)
+        if read != buffer.nbytes:
+            self._remove(seq, 0, -1)
+            raise StateRestoreFailed(
+                f"llama.cpp refused the state of {buffer.nbytes} bytes: {tail.text() or f'it read {read} bytes'}",
+                next_step="prefill the tokens instead; the sequence has been cleared",
+            )
+
+    # -- patches and captures -----------------------------------------------------------------------------
+
+    @contextmanager
+    def arm(
+        self, *, plan: PatchPlan | None, report: PatchReport | None, capture: AttentionCapture | None
+    ) -> Iterator[None]:
+        """Let the first prefill of the block run under a plan."""
+        with self.operation():
+            outer = self._armed
+            self._armed = ArmedPrefill.extended(outer, plan=plan, report=report, capture=capture)
+            try:
+                yield
+            finally:
+                self._armed = outer
+
+    def cell_positions(self, seq: int) -> NDArray[np.int32]:
+        """Positions of `seq` in ascending cell order, int32 [n]."""
+        held = self.ledger.positions(seq)
+        found = self.worker.call(lambda: self.context.cell_positions(seq, len(held)))
+        if found is None or not np.array_equal(np.sort(found), held):
+            found = self.save(seq).positions
+        if not np.array_equal(np.sort(found), held):
+            raise PatchFailed("the cells of the sequence cannot be mapped", next_step="prefill step by step")
+        return found
+
+
+def same_family(left: StateLayout, right: StateLayout) -> bool:
+    """Whether two layouts differ in nothing but their cells."""
+    if left.v_trans != right.v_trans or left.n_layer != right.n_layer:
+        return False
+    return all(
+        (a.k_type, a.k_row_bytes, a.v_type, a.n_embd_v) == (b.k_type, b.k_row_bytes, b.v_type, b.n_embd_v)
+        for a, b in zip(left.layers, right.layers, strict=True)
+    )

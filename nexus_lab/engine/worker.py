@@ -1,0 +1,82 @@
+"""One thread that owns a llama.cpp context.
+
+A thread inside a native call sees no signals until the call returns. So every native call runs on a worker
+thread of its own, and the caller waits in Python, where Ctrl-C arrives at once; the wait then sets the abort
+flag, lets the worker come to rest and only then raises. It also keeps llama.cpp's thread team in one place.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+__all__ = ["Worker"]
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs calls one after another on one thread, interruptible by whoever waits.
+
+    Parameters
+    ----------
+    on_interrupt
+        Called when the waiting thread is interrupted; must make the running call end soon.
+    """
+
+    def __init__(self, *, on_interrupt: Callable[[], None]) -> None:
+        self._on_interrupt = on_interrupt
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="nexus-llama", initializer=self._remember)
+        self._thread: int | None = None
+
+    def _remember(self) -> None:
+        self._thread = threading.get_ident()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the worker and return its value.
+
+        Raises
+        ------
+        BaseException
+            What `function` raised; or what interrupted the wait, after `function` has come to rest.
+        """
+        if threading.get_ident() == self._thread:
+            return function()
+        future = self._pool.submit(function)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                self._on_interrupt()
+                _settle(future)
+            raise
+
+    def call_to_end(self, function: Callable[[], T]) -> T:
+        """Run `function` to its end even when the wait is interrupted; for putting things back in order."""
+        if threading.get_ident() == self._thread:
+            return function()
+        try:
+            future = self._pool.submit(function)
+        except RuntimeError:
+            # The interpreter is going and has ended the worker, so nobody else can be in the context.
+            return function()
+        _settle(future)
+        return future.result()
+
+    def close(self) -> None:
+        """Let the thread end; later calls raise RuntimeError."""
+        self._pool.shutdown(wait=True)
+
+
+def _settle(future: Future[T]) -> None:
+    """Wait for `future` whatever interrupts: a second Ctrl-C must not leave a call half done."""
+    while not future.done():
+        try:
+            wait((future,))
+        except KeyboardInterrupt:
+            continue
