@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nexus_lab.engine import Engine
 
 # A shared machine stalls for longer than any deadline, and a suite that varies cannot be trusted.
 settings.register_profile("suite", deadline=None, derandomize=True)
@@ -30,3 +36,15 @@ def nexus_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home of the package, so that a test leaves the user's own untouched."""
     monkeypatch.setenv("NEXUS_LAB_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def bundled_engine() -> Iterator[Engine]:
+    """The bundled generator in a small context; one thread, since busy machines stall two that wait in turn.
+
+    Tests leave it as they found it: no sequence held, no cell used.
+    """
+    from nexus_lab.engine import Engine
+
+    with Engine.load(n_ctx=2048, threads=1) as engine:
+        yield engine

@@ -64,20 +64,28 @@ class CacheProgram:
         self._ops: tuple[CacheOp, ...] = ()
         self._canonical: tuple[CacheOp, ...] = ()
         self._layout = EMPTY_STATE
+        self._digest = hashlib.sha256(
+            _MAGIC
+        )  # of all canonical operations but the last, which may still grow
         for op in ops:
             self._take(op)
 
     def _take(self, op: CacheOp) -> None:
         """Add `op`; only called while the object is being built."""
         layout = advance(self._layout, op)
-        self._canonical = _joined(self._canonical, self._layout, op)
+        canonical = _joined(self._canonical, self._layout, op)
+        if len(canonical) > len(self._canonical) > 0:
+            self._digest = self._digest.copy()
+            self._digest.update(encode_op(self._canonical[-1]))
+        self._canonical = canonical
         self._ops = (*self._ops, op)
         self._layout = layout
 
     def then(self, *ops: CacheOp) -> CacheProgram:
         """Return the program followed by `ops`."""
         program = CacheProgram()
-        program._ops, program._canonical, program._layout = self._ops, self._canonical, self._layout
+        program._ops, program._canonical = self._ops, self._canonical
+        program._layout, program._digest = self._layout, self._digest
         for op in ops:
             program._take(op)
         return program
@@ -124,8 +132,8 @@ class CacheProgram:
     @cached_property
     def id(self) -> str:
         """SHA-256 (hex) over the canonical operations; equal exactly for equal programs."""
-        digest = hashlib.sha256(_MAGIC)
-        for op in self._canonical:
+        digest = self._digest.copy()
+        for op in self._canonical[-1:]:
             digest.update(encode_op(op))
         return digest.hexdigest()
 

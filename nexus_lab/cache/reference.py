@@ -54,6 +54,15 @@ class ReferenceState:
         """One past the largest position in use, 0 when there is none."""
         return max((token.position for token in self.tokens if token.position is not None), default=-1) + 1
 
+    def kept(self) -> list[ReferenceToken]:
+        """Return the active tokens in logical order."""
+        return [token for token in self.tokens if token.position is not None]
+
+    def pack(self) -> None:
+        """Put the active tokens at positions 0, 1, ..."""
+        for position, token in enumerate(self.kept()):
+            token.position = position
+
     def add(self, token: int, origin: Origin, content: str) -> None:
         """Put a token at the cursor."""
         self.tokens.append(ReferenceToken(token, self.next_position, origin, content))
@@ -86,12 +95,10 @@ def _take(state: ReferenceState, op: CacheOp) -> None:
                 item.content = _computed(item.token, item.position, state.tokens[:index])
                 item.origin = Origin.REPAIRED
         case Drop(ranges):
-            for start, stop in ranges:
-                for item in state.tokens[start:stop]:
-                    item.position = None
+            for item in (item for start, stop in ranges for item in state.tokens[start:stop]):
+                item.position = None
         case Repos():
-            for position, item in enumerate([item for item in state.tokens if item.position is not None]):
-                item.position = position
+            state.pack()
 
 
 def _computed(token: int, position: int | None, before: list[ReferenceToken]) -> str:

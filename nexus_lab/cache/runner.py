@@ -1,0 +1,435 @@
+"""Executes cache programs on an engine, and steps through them in both directions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from nexus_lab.cache.base import BatchSchedule, OpRecord, RunnerError, RunResult, Start, StartKind
+from nexus_lab.cache.executor import Executor, Outcome
+from nexus_lab.cache.ops import Append, CacheOp, ranges_of
+from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.slots import SequencePool
+from nexus_lab.cache.snapshots import RowMap, Snapshot, SnapshotStore
+from nexus_lab.cache.state import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nexus_lab._core import BuddyArena
+    from nexus_lab.cache.base import BlockSource
+    from nexus_lab.cache.slots import SlotMatch
+    from nexus_lab.engine import Engine, Generation
+    from nexus_lab.errors import Decline
+
+__all__ = ["ProgramRunner"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class ProgramRunner:
+    """One conversation's cache: a program, the sequence that holds its state, and the way back.
+
+    Operations are all or nothing: when one fails or is stopped, the runner and its sequence hold the state
+    before it. Every method takes the engine's turn.
+
+    Parameters
+    ----------
+    engine
+        Engine to run on.
+    arena
+        Memory for canonical rows and snapshots; None makes one of `DEFAULT_ARENA_BYTES`.
+    blocks
+        Where splices find compiled blocks; None prefills their tokens instead.
+    on_op
+        Called with the record of each executed operation, in the turn; must return soon and not raise.
+    pool
+        Sequences to share rows with; runners of one engine should share a pool. None makes one.
+    store
+        Snapshots to share, in place of `arena`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        arena: BuddyArena | None = None,
+        blocks: BlockSource | None = None,
+        on_op: Callable[[OpRecord], None] | None = None,
+        pool: SequencePool | None = None,
+        store: SnapshotStore | None = None,
+    ) -> None:
+        if arena is not None and store is not None:
+            raise RunnerError("an arena and a store were given", next_step="give one; a store has an arena")
+        self._engine = engine
+        self.pool = SequencePool(engine) if pool is None else pool
+        self.store = SnapshotStore(arena) if store is None else store
+        self._executor = Executor(engine, self.pool, self.store, blocks)
+        self._on_op = on_op
+        self._seq: int | None = None
+        self._borrowed = False
+        self._live = _empty()
+        self._timeline = CacheProgram()
+
+    # -- what is there --------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> CacheProgram:
+        """The operations executed so far, up to the cursor."""
+        return self._live.program
+
+    @property
+    def timeline(self) -> CacheProgram:
+        """All operations that can be stepped to, those ahead of the cursor included."""
+        return self._timeline
+
+    @property
+    def cursor(self) -> int:
+        """Number of operations of the timeline that are behind the cursor."""
+        return len(self._live.program)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The state at the cursor; immutable, so views may read it while a turn runs."""
+        return self._live
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        program: CacheProgram,
+        *,
+        seq: int | None = None,
+        schedule: BatchSchedule | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> RunResult:
+        """Bring the state of `program` about, from whatever is nearest to it.
+
+        That is the live state, a snapshot of one of its prefixes, the plain prefix of another sequence, or
+        nothing; ties go in this order.
+
+        Parameters
+        ----------
+        program
+            What to execute; it becomes the timeline.
+        seq
+            Sequence to work on from now on, which is emptied; it stays the caller's. None keeps the
+            current one, or leases one.
+        schedule
+            Batch boundaries to repeat, so that a second run gives the same bits in the same cells.
+        on_progress
+            Called with tokens done and tokens in all during each prefill.
+
+        Raises
+        ------
+        ContextFull
+            When the tokens do not fit; the state before that operation stays.
+        Cancelled
+            When the turn was stopped; the state before that operation stays.
+        """
+        with self._engine.turn():
+            if seq is not None:
+                self._borrow(seq)
+            try:
+                return self._reach(program, schedule, on_progress)
+            finally:
+                self._timeline = self._live.program
+
+    def step(self, *ops: CacheOp, on_progress: Callable[[int, int], None] | None = None) -> RunResult:
+        """Execute further operations at the cursor; what the timeline held behind it is forgotten."""
+        with self._engine.turn():
+            program = self._live.program.then(*ops)
+            try:
+                return self._reach(program, None, on_progress, rest=ops)
+            finally:
+                self._timeline = self._live.program
+
+    def goto(self, n_ops: int) -> RunResult:
+        """Move the cursor to the state after `n_ops` operations of the timeline, back or forward.
+
+        States that were kept come back with identical rows and logits; others are computed again from the
+        nearest one that was.
+
+        Raises
+        ------
+        ProgramError
+            When the timeline has fewer operations.
+        """
+        with self._engine.turn():
+            try:
+                return self._reach(self._timeline.prefix(n_ops), None, None)
+            finally:
+                self._rejoin()
+
+    def back(self) -> RunResult:
+        """Step one operation back."""
+        if self.cursor == 0:
+            raise RunnerError("the cursor is at the start", next_step="run or step forward first")
+        return self.goto(self.cursor - 1)
+
+    def forward(self) -> RunResult:
+        """Step one operation forward along the timeline."""
+        if self.cursor == len(self._timeline):
+            raise RunnerError(
+                "the cursor is at the end of the timeline", next_step="add an operation with step"
+            )
+        return self.goto(self.cursor + 1)
+
+    def generate(self, *, max_tokens: int, **options: Any) -> tuple[Generation, RunResult]:
+        """Generate at the cursor, and take what came as an append.
+
+        Parameters
+        ----------
+        max_tokens, options
+            As for `Engine.generate`.
+
+        Raises
+        ------
+        RunnerError
+            When there are no logits: the newest token was spliced or dropped, or there is none.
+        Cancelled
+            When the turn was stopped; the state before stays.
+        """
+        with self._engine.turn():
+            before, seq, began = self._live, self._sequence(), time.perf_counter()
+            if before.logits is None:
+                raise RunnerError(
+                    "there are no logits to continue from", next_step="append at least one token"
+                )
+            generation = self._engine.generate(seq, before.logits, max_tokens=max_tokens, **options)
+            start = Start(StartKind.LIVE, len(before.state), before.program.id, 0.0)
+            records = []
+            if generation.cached:
+                tokens = generation.tokens[: generation.cached]
+                outcome = self._executor.adopt(tokens, generation.logits, before, seq)
+                records.append(self._record(Append(tokens), outcome, before, time.perf_counter() - began))
+                self._timeline = self._live.program
+            return generation, self._result(start, records, began)
+
+    def close(self) -> None:
+        """Give the sequence back; its plain prefix stays warm for others. Snapshots stay in the store."""
+        with self._engine.turn():
+            self._give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # -- how ------------------------------------------------------------------------------------------------
+
+    def _reach(
+        self,
+        program: CacheProgram,
+        schedule: BatchSchedule | None,
+        on_progress: Callable[[int, int], None] | None,
+        rest: Sequence[CacheOp] | None = None,
+    ) -> RunResult:
+        """Bring `program` about; with `rest`, by executing just these operations at the cursor."""
+        began = time.perf_counter()
+        records: list[OpRecord] = []
+        self._executor.on_progress = on_progress
+        try:
+            if rest is None:
+                start, rest = self._begin(program, records)
+            else:
+                start = self._started(StartKind.LIVE, began)
+            records.extend(self._execute(op, schedule) for op in rest)
+        except BaseException:
+            self._check_sequence()
+            raise
+        finally:
+            self._executor.on_progress = None
+        if not any(record.declined for record in records):
+            # Equal to what ran, but with the operations as they were issued: the steps of the debugger.
+            self._live = replace(self._live, program=program)
+        return self._result(start, records, began)
+
+    def _begin(self, program: CacheProgram, records: list[OpRecord]) -> tuple[Start, Sequence[CacheOp]]:
+        """Put the nearest state on the sequence; returns it and the operations that are left."""
+        began = time.perf_counter()
+        seq = self._sequence()
+        prefixes = list(program.prefixes())
+        live, kept = self._live_rest(program, prefixes), self._kept_prefix(prefixes)
+        plain = program.plain_tokens()
+        # The last of them is always computed, for its logits.
+        match = self.pool.match(plain[:-1]) if len(plain) > 1 else None
+        n_live = -1 if live is None else len(self._live.state)
+        n_kept = len(prefixes[kept].layout) if kept else 0
+        n_match = match.length if match is not None else 0
+        if live is not None and n_live >= max(n_kept, n_match):
+            return self._started(StartKind.LIVE if n_live else StartKind.EMPTY, began), live
+        if n_kept and n_kept >= n_match:
+            self._bring(prefixes[kept], seq)
+            return self._started(StartKind.SNAPSHOT, began), program.ops[kept:]
+        if match is None:
+            self._clear(seq)
+            return self._started(StartKind.EMPTY, began), program.ops
+        records.append(self._share(match, plain[:n_match], seq))
+        return self._started(StartKind.SLOT, began), _without(program.ops, n_match)
+
+    def _live_rest(self, program: CacheProgram, prefixes: list[CacheProgram]) -> Sequence[CacheOp] | None:
+        """Return the operations from the live state to `program`, as issued where possible."""
+        for n in range(len(prefixes) - 1, -1, -1):
+            if prefixes[n] == self._live.program:
+                return program.ops[n:]
+        return program.remainder(self._live.program)
+
+    def _kept_prefix(self, prefixes: list[CacheProgram]) -> int:
+        """Return the length in operations of the longest prefix with a snapshot; 0 when there is none."""
+        return next((n for n in range(len(prefixes) - 1, 0, -1) if prefixes[n].id in self.store), 0)
+
+    def _bring(self, program: CacheProgram, seq: int) -> None:
+        snapshot = self.store.find(program.id)
+        if snapshot is None:
+            raise RunnerError(f"no snapshot of {program!r}", next_step="report this")
+        self._executor.bring(snapshot, self._live, seq)
+        self._settle(replace(snapshot, program=program), seq)
+
+    def _share(self, match: SlotMatch, tokens: tuple[int, ...], seq: int) -> OpRecord:
+        """Begin with the cells of another sequence's plain prefix, or with those of our own."""
+        began = time.perf_counter()
+        op = Append(tokens)
+        program = CacheProgram((op,))
+        state = fold(program)
+        if match.seq == seq:
+            self._engine.remove(seq, len(tokens), -1)
+        else:
+            self._clear(seq)
+            self._engine.copy_sequence(match.seq, seq, 0, len(tokens))
+        lacking = np.flatnonzero(~match.rows.present(state.active_indices()))
+        rows = self._executor.captured(match.rows, lacking, state, seq)
+        after = Snapshot(program, state, rows, None, match.schedule)
+        outcome = Outcome(after, op, state.active_indices())
+        return self._record(op, outcome, _empty(), time.perf_counter() - began, reused=len(tokens))
+
+    def _execute(self, op: CacheOp, schedule: BatchSchedule | None) -> OpRecord:
+        began = time.perf_counter()
+        before = self._live
+        outcome = self._executor.run(op, before, self._sequence(), schedule=schedule)
+        return self._record(op, outcome, before, time.perf_counter() - began)
+
+    def _rejoin(self) -> None:
+        """Find the live state on the timeline; where it is not there, it becomes the timeline."""
+        live = self._live.program
+        if live.ops == self._timeline.ops[: len(live)]:
+            return
+        found = next((prefix for prefix in self._timeline.prefixes() if prefix == live), None)
+        if found is None:
+            self._timeline = live
+        else:
+            self._live = replace(self._live, program=found)
+
+    def _record(
+        self, op: CacheOp, outcome: Outcome, before: Snapshot, seconds: float, *, reused: int = 0
+    ) -> OpRecord:
+        """Make what `outcome` says the live state, keep a snapshot of it, and tell the listener."""
+        began = time.perf_counter()
+        after = outcome.after
+        declined = self._settle(after, self._sequence())
+        if reused:
+            declined = None  # the first part of an append is no step of its own
+        places = after.state.positions[outcome.touched]
+        record = OpRecord(
+            index=len(before.program),
+            op=op,
+            executed=outcome.executed,
+            state_id=after.program.id,
+            parent_id=before.program.id,
+            state=after.state,
+            ranges=ranges_of(outcome.touched.tolist()),
+            positions=ranges_of(places[places >= 0].tolist()),
+            tokens=len(outcome.touched),
+            reused=reused,
+            rotations=outcome.rotations,
+            seconds=seconds,
+            snapshot_seconds=time.perf_counter() - began,
+            cells_used=self._engine.used_cells(),
+            declined=outcome.declined,
+            snapshot_declined=declined,
+        )
+        if self._on_op is not None:
+            self._on_op(record)
+        return record
+
+    def _settle(self, snapshot: Snapshot, seq: int) -> Decline | None:
+        """Take `snapshot` for what is on `seq` now; returns why it was not kept."""
+        self._live = snapshot
+        self.store.hold(self, snapshot.rows)
+        if not self._borrowed:
+            self.pool.publish(seq, snapshot)
+        return self.store.keep(snapshot)
+
+    def _started(self, kind: StartKind, began: float) -> Start:
+        live = self._live
+        return Start(kind, len(live.state), live.program.id, time.perf_counter() - began)
+
+    def _result(self, start: Start, records: list[OpRecord], began: float) -> RunResult:
+        live = self._live
+        return RunResult(
+            seq=self._sequence(),
+            program=live.program,
+            state=live.state,
+            logits=live.logits,
+            schedule=live.schedule,
+            start=start,
+            records=tuple(records),
+            seconds=time.perf_counter() - began,
+        )
+
+    # -- the sequence ---------------------------------------------------------------------------------------
+
+    def _sequence(self) -> int:
+        if self._seq is None:
+            self._seq, self._borrowed = self.pool.lease(), False
+        return self._seq
+
+    def _borrow(self, seq: int) -> None:
+        if seq != self._seq:
+            self._give_back()
+            self._engine.remove(seq)
+            self._seq, self._borrowed = seq, True
+
+    def _give_back(self) -> None:
+        if self._seq is not None and not self._borrowed:
+            self.pool.retire(self._seq)
+        self._seq, self._borrowed = None, False
+        self._live = _empty()
+        self.store.release(self)
+
+    def _clear(self, seq: int) -> None:
+        self._engine.remove(seq)
+        self._live = _empty()
+        self.store.hold(self, self._live.rows)
+        if not self._borrowed:
+            self.pool.publish(seq, self._live)
+
+    def _check_sequence(self) -> None:
+        """Start from nothing when an undo itself was interrupted; the snapshots are still there."""
+        seq = self._sequence()
+        if self._engine.pos_max(seq) + 1 != self._live.state.next_position:
+            _LOG.warning("sequence %d is not as it was before the operation; it has been emptied", seq)
+            self._clear(seq)
+
+
+def _empty() -> Snapshot:
+    program = CacheProgram()
+    return Snapshot(program, fold(program), RowMap(), None, BatchSchedule())
+
+
+def _without(ops: Sequence[CacheOp], n_tokens: int) -> list[CacheOp]:
+    """Return `ops` without the first `n_tokens` tokens, which the appends at their start bring."""
+    left = n_tokens
+    rest = list(ops)
+    while left:
+        op = rest.pop(0)  # what stands between these appends has no effect, or they would not be a prefix
+        if isinstance(op, Append) and len(op.tokens) > left:
+            rest.insert(0, Append(op.tokens[left:]))
+            break
+        left -= len(op.tokens) if isinstance(op, Append) else 0
+    return rest

@@ -1,0 +1,213 @@
+"""Live sequences that other conversations can continue from: the L0 arena over engine sequences.
+
+A slot is a sequence of the engine together with the tokens of its *plain* prefix, the leading rows that equal
+those of an ordinary prefill. Only plain prefixes are ever matched or copied: what a sequence holds behind one
+(spliced rows, rows computed after a drop, moved rows) stays its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from nexus_lab import _core
+from nexus_lab.cache.state import IntegrityError
+from nexus_lab.engine.errors import ContextFull, SequenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nexus_lab.cache.base import BatchSchedule
+    from nexus_lab.cache.snapshots import RowMap, Snapshot
+    from nexus_lab.engine import Engine
+
+__all__ = ["SequencePool", "SlotMatch"]
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+N_SLOTS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotMatch:
+    """A live sequence that begins with the tokens asked for.
+
+    Attributes
+    ----------
+    seq
+        Engine sequence.
+    length
+        How many of the tokens it holds as plain rows, at positions 0 to ``length - 1``.
+    rows
+        Where the copies of these rows are.
+    schedule
+        How they were batched.
+    """
+
+    seq: int
+    length: int
+    rows: RowMap
+    schedule: BatchSchedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    seq: int
+    n_plain: int
+    rows: RowMap
+    schedule: BatchSchedule
+
+
+class SequencePool:
+    """Leases engine sequences, and keeps finished ones warm until their cells or slots are needed.
+
+    Its methods touch the context: callers hold the engine's turn.
+
+    Parameters
+    ----------
+    engine
+        Engine whose sequences are pooled; runners that should reuse each other's rows share one pool.
+    n_slots
+        Most sequences that can be matched.
+    """
+
+    def __init__(self, engine: Engine, *, n_slots: int = N_SLOTS) -> None:
+        self._engine = engine
+        self._arena = _core.L0Arena(n_slots)
+        self._slots: dict[int, _Slot] = {}
+        self._slot_of: dict[int, int] = {}
+        self._leased: set[int] = set()
+        self._warm: dict[int, None] = {}
+        self._evicted = 0
+
+    def lease(self) -> int:
+        """Return an empty sequence; evicts the warm one that was used longest ago when none is free.
+
+        Raises
+        ------
+        SequenceError
+            When every sequence is leased.
+        """
+        while True:
+            try:
+                seq = self._engine.acquire_sequence()
+            except SequenceError:
+                if not self.evict_one():
+                    raise
+            else:
+                self._leased.add(seq)
+                return seq
+
+    def publish(self, seq: int, snapshot: Snapshot) -> None:
+        """Say what a leased sequence holds; later matches can copy its plain prefix.
+
+        Raises
+        ------
+        SequenceError
+            When `seq` is not leased from this pool.
+        """
+        if seq not in self._leased:
+            raise SequenceError(
+                f"sequence {seq} is not leased from this pool", next_step="publish what lease gave"
+            )
+        n_plain = snapshot.state.plain_length()
+        if n_plain == 0:
+            self._forget(seq)
+            return
+        tokens = np.ascontiguousarray(snapshot.state.tokens[:n_plain])
+        slot = self._slot_of.get(seq)
+        if slot is None:
+            if len(self._slots) == self._arena.counters()["n_slots"] and not self.evict_one():
+                return  # every slot is held by a live conversation, so this one cannot be matched
+            slot = self._arena.bind(None, tokens)
+            self._arena.pin(slot)
+        else:
+            self._arena.bind(slot, tokens)
+        self._slot_of[seq] = slot
+        self._slots[slot] = _Slot(
+            seq, n_plain, snapshot.rows.first(n_plain), snapshot.schedule.first(n_plain)
+        )
+
+    def match(self, tokens: Sequence[int]) -> SlotMatch | None:
+        """Return the sequence whose plain prefix shares most leading tokens with `tokens`, if one does."""
+        slot, length = self._arena.match(np.asarray(tokens, np.int32))
+        if slot < 0 or length == 0:
+            return None
+        found = self._slots[slot]
+        if found.seq in self._warm:
+            self._warm[found.seq] = self._warm.pop(found.seq)
+        return SlotMatch(found.seq, length, found.rows.first(length), found.schedule.first(length))
+
+    def retire(self, seq: int) -> None:
+        """End a lease: the plain prefix stays warm, everything behind it is removed."""
+        self._leased.discard(seq)
+        slot = self._slot_of.get(seq)
+        if slot is None:
+            self._engine.release_sequence(seq)
+            return
+        self._engine.remove(seq, self._slots[slot].n_plain, -1)
+        self._arena.unpin(slot)
+        self._warm[seq] = None
+
+    def evict_one(self) -> bool:
+        """Release the warm sequence that was used longest ago; returns whether there was one."""
+        if not self._warm:
+            return False
+        seq = next(iter(self._warm))
+        del self._warm[seq]
+        slot = self._slot_of.pop(seq)
+        del self._slots[slot]
+        self._arena.release(slot)
+        self._engine.release_sequence(seq)
+        self._evicted += 1
+        _LOG.debug("evicted warm sequence %d", seq)
+        return True
+
+    def with_room(self, action: Callable[[], _T]) -> _T:
+        """Run `action`, evicting warm sequences for as long as it lacks cells.
+
+        Raises
+        ------
+        ContextFull
+            What `action` raised when nothing was left to evict.
+        """
+        while True:
+            try:
+                return action()
+            except ContextFull:
+                if not self.evict_one():
+                    raise
+
+    def close(self) -> None:
+        """Release all warm sequences."""
+        while self.evict_one():
+            pass
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the L0 arena, with sequences leased, warm and evicted."""
+        own = {"leased": len(self._leased), "warm": len(self._warm), "sequences_evicted": self._evicted}
+        return {**self._arena.counters(), **own}
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` when slots, leases and the arena contradict each other."""
+        self._arena.check_integrity()
+        if {item.seq: slot for slot, item in self._slots.items()} != self._slot_of:
+            raise IntegrityError("slots and their sequences differ", next_step="report this")
+        if self._leased & set(self._warm) or not set(self._slot_of) <= self._leased | set(self._warm):
+            raise IntegrityError("a sequence is neither leased nor warm, or both", next_step="report this")
+        for slot, item in self._slots.items():
+            if len(self._arena.tokens(slot)) != item.n_plain or len(item.rows) != item.n_plain:
+                raise IntegrityError(f"slot {slot} is bound to other tokens", next_step="report this")
+            if self._engine.pos_max(item.seq) < item.n_plain - 1:
+                raise IntegrityError(f"slot {slot} promises rows that are gone", next_step="report this")
+
+    def _forget(self, seq: int) -> None:
+        slot = self._slot_of.pop(seq, None)
+        if slot is not None:
+            del self._slots[slot]
+            self._arena.unpin(slot)
+            self._arena.release(slot)
