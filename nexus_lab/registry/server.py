@@ -6,6 +6,7 @@ import atexit
 import logging
 import threading
 import weakref
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nexus_lab.registry.config import ServerConfig
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _SLACK_S = 12.0  # ending a process, and the SDK's own bounded farewells
 _PROBE_S = 2.0
 _RESTARTS = 3
+_SILENT = logging.NullHandler()
 
 
 class McpServer:
@@ -159,6 +161,7 @@ class McpServer:
 
     def _open(self, timeout: float) -> None:
         self._end()
+        _load_sdk()
         connection = Connection(self.config, self._limits)
         self._connection = connection
         _running.add(self)
@@ -289,6 +292,14 @@ class McpServer:
             _log.warning("server %s did not end in time and was killed", self.name)
         finally:
             connection.link.kill()
+
+
+def _load_sdk() -> None:
+    """Import the SDK before any clock runs: a first import takes seconds on a slow disk."""
+    for module in ("mcp", "mcp.client.stdio", "mcp.client.streamable_http"):
+        import_module(module)
+    for logger in ("mcp", "client"):  # its loggers; without a handler they would write to our standard error
+        logging.getLogger(logger).addHandler(_SILENT)
 
 
 _running: weakref.WeakSet[McpServer] = weakref.WeakSet()

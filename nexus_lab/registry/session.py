@@ -70,7 +70,7 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether calls can be made."""
-        return self._session is not None and not self.link.ended.is_set() and not self._asked_to_stop
+        return self._session is not None and not self.link.ended.is_set() and not self._stop.is_set()
 
     async def open(self, seconds: float) -> None:
         """Start the server and shake hands.
@@ -286,7 +286,10 @@ class Connection:
             return ToolCallRejected(
                 text, server=name, code=error.code, next_step="report it to the server's author"
             )
-        if text == "Connection closed" or self.link.ended.is_set():
+        if text.startswith("SSE stream ended"):
+            self.link.fault = "the answer broke off"
+            self._stop.set()
+        if text == "Connection closed" or self._stop.is_set() or self.link.ended.is_set():
             return await self._end_error(phase)
         return ToolCallRejected(
             f"it refused the {phase}: {text} (code {error.code})",
@@ -296,7 +299,7 @@ class Connection:
         )
 
     def _malformed(self, error: Exception) -> ToolCallRejected:
-        why = neutralise(self.config.masked(" ".join(str(error).split())), limit=200)
+        why = neutralise(self.config.masked(_first_fault(error)), limit=200)
         return ToolCallRejected(
             f"its answer breaks the protocol: {why}",
             server=self.config.name,
@@ -345,6 +348,17 @@ async def _probe(session: ClientSession) -> None:
         await session.send_ping()
     else:
         await session.list_tools()
+
+
+def _first_fault(error: Exception) -> str:
+    """Return what a validation error of the SDK's types says first, or any other error's own words."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}"
+    return " ".join(str(error).split())
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -80,6 +80,7 @@ class StdioLink:
     _group_gone: bool = False
     _waiting: set[int | str] = field(default_factory=set)
     _noise: int = 0
+    _answered_early: bool = False
     _tail: OutputTail = field(init=False)
     _noise_tail: OutputTail = field(init=False)
 
@@ -193,8 +194,12 @@ class StdioLink:
 
     def _overlong(self, splitter: LineSplitter) -> list[SessionMessage]:
         """Return the errors for a line that is too long already, as soon as that is known."""
-        if splitter.pending <= self.limits.message_bytes or not self._waiting:
+        if splitter.pending <= self.limits.message_bytes:
+            self._answered_early = False
             return []
+        if self._answered_early:
+            return []
+        self._answered_early = True
         head = splitter.head
         return self._instead(head, TOO_LARGE, "its answer is too large") if _looks_like_message(head) else []
 
@@ -224,8 +229,11 @@ class StdioLink:
             if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
                 self._waiting.discard(message.id)
             return [SessionMessage(message)]
-        if not _looks_like_message(line.data):  # one that does was answered for when it grew too long
+        answered, self._answered_early = self._answered_early, False
+        if not _looks_like_message(line.data):
             self._take_noise(line)
+        elif not answered:
+            return self._instead(line.data, TOO_LARGE, "its answer is too large")
         return []
 
     def _take_noise(self, line: Line) -> None:
