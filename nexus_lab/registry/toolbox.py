@@ -134,7 +134,7 @@ def connect(
             tools, problems = server.start(timeout).read_tools()
         except ServerError as error:
             server.close()
-            tell(f"{neutralise(server.name)}: {error.problem}")
+            tell(error.problem)
             return error
         tell(f"{neutralise(server.name)}: {len(tools)} tools")
         return tools, problems
