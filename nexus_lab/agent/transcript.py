@@ -83,30 +83,32 @@ class Transcript:
         """Return the pieces of the system prompt; empty where it waits for the first user message."""
         if not self._roles.system:
             return []
-        return self._add("system", [self._system], reply=False)
+        return self._add("system", [self._system])
 
-    def user(self, *parts: str, reply: bool = True) -> list[Piece]:
-        """Add a user message of `parts`; one piece per part, the last with what opens the reply.
+    def user(self, *parts: str) -> list[Piece]:
+        """Add a user message of `parts`; one piece per part, the last with what closes the message.
 
         Parameters
         ----------
         parts
             Texts in order, for example a tool's block and the request. A piece ends with its part, so
             that the tokens of a part do not depend on what follows.
-        reply
-            Open the assistant's reply behind the message.
         """
         first = not any(message["role"] == "user" for message in self._messages)
         if first and not self._roles.system:
             parts = (f"{self._system}\n\n", *parts)
-        return self._add("user", parts, reply=reply)
+        return self._add("user", parts)
 
-    def tool(self, text: str, *, reply: bool = True) -> list[Piece]:
+    def tool(self, text: str) -> list[Piece]:
         """Add a tool's response."""
-        return self._add("tool" if self._roles.tool else "user", [text], reply=reply)
+        return self._add("tool" if self._roles.tool else "user", [text])
 
-    def reply(self, text: str) -> list[Piece]:
-        """Close the assistant's open reply, whose tokens are in the cache already; returns the markup."""
+    def open_reply(self) -> list[Piece]:
+        """Return what opens the assistant's reply."""
+        return self._extend(parts=0, reply=True)
+
+    def close_reply(self, text: str) -> list[Piece]:
+        """Close the assistant's reply, whose tokens are in the cache already; returns the markup."""
         placeholder = self._hold(text)
         self._messages.append({"role": "assistant", "content": placeholder})
         self._rendered += placeholder
@@ -125,9 +127,9 @@ class Transcript:
         self._texts.append(text)
         return f"{_OPEN}{len(self._texts) - 1}{_CLOSE}"
 
-    def _add(self, role: str, parts: Sequence[str], *, reply: bool) -> list[Piece]:
+    def _add(self, role: str, parts: Sequence[str]) -> list[Piece]:
         self._messages.append({"role": role, "content": "".join(self._hold(part) for part in parts)})
-        return self._extend(parts=len(parts), reply=reply)
+        return self._extend(parts=len(parts), reply=False)
 
     def _extend(self, *, parts: int, reply: bool) -> list[Piece]:
         rendered = self._model.render_chat(self._messages, add_generation_prompt=reply)

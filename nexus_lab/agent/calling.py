@@ -1,0 +1,148 @@
+"""Letting the model write a tool call: the text it sees, the grammar it writes under, one retry."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent.base import EventKind
+from nexus_lab.arguments import ArgumentsError, ArgumentsRejected, build_grammar, parse_arguments, validate
+from nexus_lab.cache import Append
+from nexus_lab.engine import GrammarMask, SamplerSettings
+from nexus_lab.registry import SignatureDetail, schema_text, signature
+
+if TYPE_CHECKING:
+    from nexus_lab.agent.base import Emitter
+    from nexus_lab.agent.conversation import Conversation
+    from nexus_lab.agent.transcript import Piece
+    from nexus_lab.arguments import GrammarPlan, Violation
+    from nexus_lab.engine import Engine
+    from nexus_lab.errors import NexusError
+    from nexus_lab.registry import ToolSpec
+    from nexus_lab.settings import Profile
+
+__all__ = ["CallWriter", "Written"]
+
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A call that the model wrote.
+
+    Attributes
+    ----------
+    arguments
+        Its arguments; ``None`` when they could not be read.
+    violations
+        What is wrong with them, one sentence each.
+    problem
+        The typed error, when the call is not fit to be sent.
+    ttft_s
+        Seconds from the start of the writing to the first generated token.
+    n_generated
+        Tokens generated, a retry's included.
+    """
+
+    arguments: dict[str, Any] | None
+    violations: tuple[str, ...]
+    problem: NexusError | None
+    ttft_s: float
+    n_generated: int
+
+
+class CallWriter:
+    """Writes calls with one engine; keeps the grammars of the tools it has seen.
+
+    Parameters
+    ----------
+    engine
+        Runs the model.
+    emitter
+        Hears of every attempt, and of what a grammar had to leave out of a schema.
+    """
+
+    def __init__(self, engine: Engine, emitter: Emitter) -> None:
+        self._engine = engine
+        self._emitter = emitter
+        self._plans: dict[ToolSpec, GrammarPlan] = {}
+
+    def tool_text(self, spec: ToolSpec, schema_mode: str) -> str:
+        """Return what the model sees of a tool, up to where the request follows."""
+        shown = (
+            signature(spec, detail=SignatureDetail.INLINE)
+            if schema_mode == "signature"
+            else schema_text(spec)
+        )
+        return f"Tool: {shown}\n\nRequest: "
+
+    def write(self, conversation: Conversation, spec: ToolSpec, profile: Profile) -> Written:
+        """Let the model write the call at the cursor; a call that breaks the schema is tried once more.
+
+        The retry sees the first call and what is wrong with it.
+        """
+        ttft_s, n_generated = None, 0
+        for attempt in range(_ATTEMPTS):
+            with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
+                text, first, count = self._attempt(conversation, spec, profile)
+                ttft_s = first if ttft_s is None else ttft_s
+                n_generated += count
+                arguments, problem = _read(text, spec)
+                violations = problem.violations if isinstance(problem, ArgumentsRejected) else ()
+                span.set(valid=problem is None, violations=len(violations))
+                span.set_contents(text=text)
+            if problem is None or attempt + 1 == _ATTEMPTS:
+                break
+            self._complain(conversation, problem)
+        return Written(
+            arguments=arguments,
+            violations=tuple(map(str, violations)),
+            problem=problem,
+            ttft_s=ttft_s or 0.0,
+            n_generated=n_generated,
+        )
+
+    def _attempt(
+        self, conversation: Conversation, spec: ToolSpec, profile: Profile
+    ) -> tuple[str, float, int]:
+        """Write one call; returns the arguments' text, seconds to the first token, and tokens generated."""
+        began = time.perf_counter()
+        mask = GrammarMask(self._engine, self._plan(spec).grammar)
+        opening = f'{{"name": {json.dumps(spec.name)}, "arguments": '
+        conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
+        opened = time.perf_counter() - began
+        generation = conversation.generate(
+            max_tokens=profile.max_tokens,
+            note="arguments",
+            mask=mask,
+            sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
+        )
+        conversation.step(Append(tuple(self._engine.tokenize("}", special=False))), note="call closed")
+        conversation.close_reply(f"{opening}{generation.text}}}")
+        return generation.text, opened + generation.ttft_s, len(generation.tokens)
+
+    def _plan(self, spec: ToolSpec) -> GrammarPlan:
+        plan = self._plans.get(spec)
+        if plan is None:
+            plan = self._plans[spec] = build_grammar(spec.input_schema, tool=spec.name)
+            for line in plan.report():
+                self._emitter.point(EventKind.ARGUMENTS, "schema keyword projected", contents={"line": line})
+        return plan
+
+    def _complain(self, conversation: Conversation, problem: ArgumentsError) -> None:
+        """Tell the model what is wrong with its call, and open another reply."""
+        pieces: list[Piece] = conversation.transcript.tool(f"error: {problem.problem}")
+        conversation.append("tool", pieces)
+
+
+def _read(text: str, spec: ToolSpec) -> tuple[dict[str, Any] | None, ArgumentsError | None]:
+    try:
+        arguments = parse_arguments(text)
+    except ArgumentsError as error:
+        return None, error
+    violations: list[Violation] = validate(arguments, spec.input_schema)
+    if violations:
+        return arguments, ArgumentsRejected(tuple(violations), tool=spec.name)
+    return arguments, None

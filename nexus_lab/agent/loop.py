@@ -1,0 +1,417 @@
+"""The agent: a request goes in, a tool is routed, filled in and called, and its result is read out."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from nexus_lab.agent.base import Emitter, EventKind
+from nexus_lab.agent.calling import CallWriter
+from nexus_lab.agent.conversation import Conversation
+from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
+from nexus_lab.agent.splicing import Splicer
+from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
+from nexus_lab.cache import SequencePool, SnapshotStore, make_policy
+from nexus_lab.engine import SamplerSettings
+from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.routing import Router
+from nexus_lab.settings import Profile
+from nexus_lab.splice import BlockLibrary, LibraryBlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nexus_lab.agent.base import Observer
+    from nexus_lab.agent.rows import FidelityRow
+    from nexus_lab.agent.splicing import Spliced
+    from nexus_lab.engine import Engine, Generation
+    from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
+    from nexus_lab.routing import RoutingDecision
+
+    Approve = Callable[[ToolSpec, Mapping[str, Any]], bool]
+
+__all__ = ["SYSTEM_PROMPT", "Agent", "ApprovalRefused"]
+
+_LOG = logging.getLogger(__name__)
+
+SYSTEM_PROMPT = "You turn a request into one tool call. Copy every value from the request."
+"""Default system prompt; the shipped calibration of splices was measured behind it."""
+
+_RESULT_SHARE = 4
+_RESULT_TOKENS = 512
+
+
+class ApprovalRefused(NexusError):
+    """A tool that may change something was not allowed to run."""
+
+
+class Agent:
+    """Runs turns on one engine, over the tools of running servers.
+
+    A turn that fails or is stopped leaves no trace in the context: the conversation goes on as if it had
+    not been asked.
+
+    Parameters
+    ----------
+    engine
+        Runs the model.
+    tools
+        Running servers and their registry, as `nexus_lab.registry.connect` returns them.
+    router
+        Chooses the tool; ``None`` makes one over the toolbox's registry.
+    profile
+        The settings; can be changed between turns.
+    observers
+        Hear every event, for example a `nexus_lab.trace.SessionRecorder`.
+    approve
+        Asked before a tool that is not marked read-only runs; ``None`` refuses those.
+    system
+        System prompt.
+    library
+        Compiled blocks; ``None`` takes the model's own folder.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tools: Toolbox,
+        *,
+        router: Router | None = None,
+        profile: Profile | None = None,
+        observers: Sequence[Observer] = (),
+        approve: Approve | None = None,
+        system: str = SYSTEM_PROMPT,
+        library: BlockLibrary | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tools = tools
+        self.profile = profile or Profile()
+        self.router = router or Router(tools.registry, tau=self.profile.tau, top_k=self.profile.top_k)
+        self.emitter = Emitter(*observers)
+        self.system = system
+        self.library = library or BlockLibrary(engine)
+        self._approve = approve
+        self._splicer = Splicer(engine, self.library, self.emitter)
+        self._calls = CallWriter(engine, self.emitter)
+        self._pool = SequencePool(engine)
+        self._store = SnapshotStore()
+        self._turns = 0
+        self._history: list[dict[str, Any]] = []
+        self._conversation: Conversation | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # -- conversations ------------------------------------------------------------------------------------
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that the next turn continues; opened when there is none."""
+        if self._conversation is None:
+            policy = make_policy(
+                self.profile.policy, keep_last=self.profile.keep_responses, repos=self.profile.repos
+            )
+            conversation = Conversation(
+                self.engine,
+                system=self.system,
+                emitter=self.emitter,
+                policy=policy,
+                blocks=LibraryBlocks(self.library),
+                pool=self._pool,
+                store=self._store,
+            )
+            conversation.open()
+            self._conversation = conversation
+        return self._conversation
+
+    @property
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages of the conversation, as routing sees them."""
+        return tuple(self._history)
+
+    def new_conversation(self) -> None:
+        """Forget the conversation; its system prompt stays warm for the next."""
+        if self._conversation is not None:
+            self._conversation.close()
+            self._conversation = None
+        self._history.clear()
+
+    def compile_block(self, tool: str, *, schema_mode: str = "full") -> int:
+        """Compile the block of `tool` behind the system prompt now; returns its length in tokens.
+
+        Raises
+        ------
+        ToolNotFound, CompileError, SpliceUnavailable
+            When there is no such tool, or it cannot be compiled.
+        """
+        text = self._calls.tool_text(self.tools.registry[tool], schema_mode)
+        transcript = self.conversation.transcript
+        mark = transcript.mark()
+        block = transcript.user(text, "")[0].tokens
+        transcript.rewind(mark)
+        self.library.get_or_compile(block, self._context())
+        return len(block)
+
+    def _context(self) -> tuple[int, ...]:
+        """Tokens of the system prompt, which blocks are compiled behind."""
+        first = self.conversation.messages[:1]
+        return self.conversation.tokens[: first[0].stop if first else 0]
+
+    def stop(self) -> None:
+        """Stop the running turn, from any thread: prefill, generation and tool calls."""
+        self.engine.cancel()
+        self.tools.cancel()
+
+    def close(self) -> None:
+        """Give the sequences back. Engine and servers stay as they are."""
+        self.new_conversation()
+
+    # -- the turn -----------------------------------------------------------------------------------------
+
+    def ask(self, request: str, *, on_token: Callable[[str], None] | None = None) -> Turn:
+        """Run one turn and return what came of it; blocks, and can be stopped or interrupted.
+
+        Parameters
+        ----------
+        request
+            What the user says.
+        on_token
+            Called with each piece of the model's text as it comes.
+
+        Returns
+        -------
+        Turn
+            Failures are in its ``problem``; the turn is in the record either way.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            On Ctrl-C, after the turn has been undone and recorded.
+        """
+        self._turns += 1
+        turn = Turn(
+            number=self._turns,
+            request=request,
+            schema_mode=self.profile.schema_mode,
+            settings=self.profile.to_dict(),
+        )
+        clock = StageClock(turn)
+        with self.emitter.span(EventKind.TURN, f"turn {turn.number}", contents={"request": request}) as span:
+            try:
+                with self._undone_on_failure(), self.engine.turn():
+                    self._run(turn, clock, on_token)
+            except NexusError as error:
+                turn.problem = error
+                if isinstance(error, Cancelled):
+                    turn.outcome = TurnOutcome.CANCELLED
+                span.fail(error)
+            except KeyboardInterrupt:
+                turn.outcome = TurnOutcome.CANCELLED
+                raise
+            finally:
+                turn.times_ms["total"] = clock.elapsed() * 1e3
+                span.add(turn.to_row())
+                span.set(outcome=turn.outcome.value, tool=turn.tool)
+        return turn
+
+    @contextmanager
+    def _undone_on_failure(self) -> Iterator[None]:
+        """Take back what the block did to the conversation, when it fails.
+
+        Stands outside the engine's turn, since a stopped turn refuses to decode until it is left.
+        """
+        conversation = self.conversation
+        mark, remembered = conversation.mark(), len(self._history)
+        try:
+            yield
+        except BaseException:
+            del self._history[remembered:]
+            try:
+                conversation.rewind(mark)
+            except (NexusError, KeyboardInterrupt):
+                _LOG.warning("the conversation could not be rewound, and starts anew")
+                self.new_conversation()
+            raise
+
+    def _run(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
+        with clock.stage("route"):
+            turn.decision = self._route(turn.request)
+        tool = turn.decision.tool
+        if tool is None:
+            turn.outcome = TurnOutcome.ABSTAINED
+            self._answer_alone(turn, clock, on_token)
+        else:
+            spec = self.tools.registry[tool]
+            turn.tool, turn.server = spec.name, spec.server
+            self._call(turn, spec, clock)
+            turn.result = self._execute(turn, spec, clock)
+            turn.outcome = TurnOutcome.CALLED
+            self._read_result(turn, turn.result, clock, on_token)
+        self.conversation.end_turn()
+        turn.prompt_tokens = int(self.conversation.runner.snapshot.state.active.sum())
+
+    def _route(self, request: str) -> RoutingDecision:
+        with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": request}) as span:
+            decision = self.router.route(request, self._history)
+            span.add(_routing_row(decision))
+            span.set(margin=decision.margin, tau=decision.tau, decision=decision.outcome.value)
+        self.emitter.point(
+            EventKind.GATE,
+            decision.outcome.value,
+            margin=decision.margin,
+            tau=decision.tau,
+            decision=decision.outcome.value,
+        )
+        return decision
+
+    def _answer_alone(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
+        conversation = self.conversation
+        with clock.stage("prefill"):
+            conversation.append("user", conversation.transcript.user(turn.request))
+        turn.answer = self._reply(turn, clock, on_token)
+        self._remember("user", turn.request)
+        self._remember("assistant", turn.answer)
+
+    def _call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
+        """Bring the tool into the context and let the model write its call."""
+        conversation, start = self.conversation, self.conversation.n_tokens
+        text = self._calls.tool_text(spec, self.profile.schema_mode)
+        pieces = conversation.transcript.user(text, turn.request)
+        began, spliced = clock.elapsed(), None
+        with clock.stage("prefill"):
+            if self.profile.schema_mode.startswith("splice"):
+                spliced = self._splicer.enter(
+                    conversation,
+                    pieces.pop(0).tokens,
+                    context=self._context(),
+                    tool=spec.name,
+                    profile=self.profile,
+                )
+                turn.reused_tokens += spliced.reused
+            conversation.append("user", pieces, before=start)
+        seconds, behind = clock.elapsed() - began, conversation.n_tokens
+        self._write_call(turn, spec, clock)
+        if spliced is not None:
+            spliced = replace(spliced, row=replace(spliced.row, ttft_s=seconds))
+            prompt = conversation.tokens[start + len(spliced.tokens) : behind]
+            reply = conversation.tokens[behind:]
+            turn.splice = self._measured(spliced, prompt, reply, clock)
+
+    def _write_call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
+        with clock.stage("arguments"):
+            began = clock.elapsed()
+            written = self._calls.write(self.conversation, spec, self.profile)
+            turn.ttft_s = began + written.ttft_s
+            turn.generated_tokens += written.n_generated
+            turn.arguments, turn.violations = written.arguments, written.violations
+        if written.problem is not None:
+            raise written.problem
+        self._remember("user", turn.request)
+        self._history.append(
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"name": spec.name, "arguments": turn.arguments or {}}],
+            }
+        )
+
+    def _measured(
+        self, spliced: Spliced, prompt: tuple[int, ...], reply: tuple[int, ...], clock: StageClock
+    ) -> FidelityRow:
+        """Return what the splice cost and, with the shadow switch on, what it kept."""
+        if self.profile.shadow:
+            with clock.stage("shadow"):
+                return self._splicer.shadow(self.conversation, spliced, prompt, reply)
+        self.emitter.point(EventKind.FIDELITY, "splice", spliced.row)
+        return spliced.row
+
+    def _execute(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> ToolResult:
+        arguments = turn.arguments or {}
+        if not spec.read_only and not (self._approve and self._approve(spec, arguments)):
+            turn.outcome = TurnOutcome.REFUSED
+            raise ApprovalRefused(
+                f"{spec.name} may change something and was not approved",
+                next_step="approve it, or pass `approve` to the agent",
+            )
+        with (
+            clock.stage("tool"),
+            self.emitter.span(
+                EventKind.TOOL, spec.name, server=spec.server, contents={"arguments": arguments}
+            ) as span,
+        ):
+            result = self.tools.call(spec, arguments)
+            span.set(is_error=result.is_error, truncated=result.truncated, bytes=result.size_bytes)
+            span.set_contents(result=result.text)
+            return result
+
+    def _read_result(
+        self, turn: Turn, result: ToolResult, clock: StageClock, on_token: Callable[[str], None] | None
+    ) -> None:
+        conversation = self.conversation
+        shown = self._shortened(result.text)
+        with clock.stage("result"):
+            conversation.append("tool", conversation.transcript.tool(shown))
+        self._remember("tool", shown, tool=turn.tool)
+        turn.answer = self._reply(turn, clock, on_token)
+        self._remember("assistant", turn.answer)
+
+    def _shortened(self, text: str) -> str:
+        """Cut a result so that it takes at most a quarter of the context."""
+        limit = min(_RESULT_TOKENS, self.engine.n_ctx // _RESULT_SHARE)
+        tokens = self.engine.tokenize(text, special=False)
+        if len(tokens) <= limit:
+            return text
+        kept = self.engine.detokenize(tokens[:limit])
+        return f"{kept}\n[cut: {len(tokens) - limit} more tokens]"
+
+    def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
+        with clock.stage("answer"):
+            began = clock.elapsed()
+            generation = self._generate(on_token)
+            if turn.ttft_s is None:
+                turn.ttft_s = began + generation.ttft_s
+            turn.generated_tokens += len(generation.tokens)
+            self.conversation.close_reply(generation.text)
+        return generation.text.strip()
+
+    def _generate(self, on_token: Callable[[str], None] | None) -> Generation:
+        profile = self.profile
+        return self.conversation.generate(
+            max_tokens=profile.max_tokens,
+            note="answer",
+            sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
+            on_token=on_token,
+        )
+
+    def _remember(self, role: str, text: str, *, tool: str | None = None) -> None:
+        self._history.append({"role": role, "content": text})
+        self.emitter.point(EventKind.MESSAGE, role, MessageRow(role=role, text=text, tool=tool))
+
+
+def _routing_row(decision: RoutingDecision) -> RoutingRow:
+    return RoutingRow(
+        candidates=tuple(
+            Candidate(
+                tool=item.tool,
+                score=item.score,
+                dense=item.dense,
+                lexical=item.lexical,
+                cross_encoder=item.cross_encoder,
+                view=item.view.kind.value if item.view else None,
+            )
+            for item in decision.candidates
+        ),
+        margin=decision.margin,
+        tau=decision.tau,
+        decision=decision.outcome.value,
+        tool=decision.tool,
+        reason=decision.reason,
+        query=decision.request,
+        times_ms=decision.times_ms,
+        settings=decision.settings,
+    )

@@ -1,0 +1,133 @@
+"""What a turn returns, and the clock that times its stages."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent.rows import FidelityRow, TurnRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nexus_lab.errors import NexusError
+    from nexus_lab.registry import ToolResult
+    from nexus_lab.routing import RoutingDecision
+
+__all__ = ["StageClock", "Turn", "TurnOutcome"]
+
+
+class TurnOutcome(StrEnum):
+    """How a turn ended.
+
+    ``called``: the tool ran; ``abstained``: no tool fits, the model answered alone; ``refused``: the tool
+    was not allowed to run; ``failed``: see the turn's problem; ``cancelled``: the user stopped it.
+    """
+
+    CALLED = "called"
+    ABSTAINED = "abstained"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One request and all that came of it; filled while the turn runs, returned when it has ended.
+
+    Attributes
+    ----------
+    number
+        From 1, within the agent.
+    decision
+        The routing decision; ``None`` when routing itself failed.
+    arguments
+        What the tool was called with, or would have been.
+    violations
+        What is wrong with the arguments; empty when they fit the schema.
+    result
+        The tool's result.
+    answer
+        What the model said in the end.
+    splice
+        Path, repair, fidelity and times of the splice, in the modes that splice.
+    ttft_s
+        Seconds from the request to the first generated token. Shadow runs come later and are not in it.
+    prompt_tokens, reused_tokens, generated_tokens
+        Active tokens at the end, those of this turn that were copied or spliced, and those generated.
+    times_ms
+        Milliseconds by stage, in the order they ran.
+    problem
+        The typed error of a turn that failed.
+    """
+
+    number: int
+    request: str
+    schema_mode: str
+    settings: Mapping[str, Any]
+    outcome: TurnOutcome = TurnOutcome.FAILED
+    decision: RoutingDecision | None = None
+    tool: str | None = None
+    server: str | None = None
+    arguments: dict[str, Any] | None = None
+    violations: tuple[str, ...] = ()
+    result: ToolResult | None = None
+    answer: str = ""
+    splice: FidelityRow | None = None
+    ttft_s: float | None = None
+    prompt_tokens: int | None = None
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    times_ms: dict[str, float] = field(default_factory=dict)
+    problem: NexusError | None = None
+
+    def __str__(self) -> str:
+        call = f"{self.tool}({self.arguments})" if self.tool else "no tool"
+        return f"turn {self.number}: {self.outcome}, {call}"
+
+    def to_row(self) -> TurnRow:
+        """Return the turn as its row of a session's record."""
+        return TurnRow(
+            turn=self.number,
+            outcome=self.outcome.value,
+            tool=self.tool,
+            server=self.server,
+            request=self.request,
+            answer=self.answer or None,
+            arguments=self.arguments,
+            result=self.result.text if self.result else None,
+            result_is_error=bool(self.result and self.result.is_error),
+            problem=type(self.problem).__name__ if self.problem else None,
+            schema_mode=self.schema_mode,
+            ttft_s=self.ttft_s,
+            prompt_tokens=self.prompt_tokens,
+            reused_tokens=self.reused_tokens,
+            generated_tokens=self.generated_tokens,
+            times_ms=dict(self.times_ms),
+            settings=self.settings,
+        )
+
+
+class StageClock:
+    """Times the stages of a turn into its `times_ms`."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._started = time.perf_counter()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the block's time to the stage `name`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed = (time.perf_counter() - began) * 1e3
+            self._turn.times_ms[name] = self._turn.times_ms.get(name, 0.0) + elapsed
+
+    def elapsed(self) -> float:
+        """Seconds since the turn began."""
+        return time.perf_counter() - self._started
