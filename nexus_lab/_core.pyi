@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections.abc
 import numpy
 import numpy.typing
+import os
 import typing
 import typing_extensions
-__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BuddyArena', 'EvalBridge', 'FormatError', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value']
+__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value', 'write_block']
 class EvalBridge:
     """
     Native evaluation and abort callbacks of one llama.cpp context.
@@ -133,6 +134,111 @@ class L0Arena:
         """
     def unpin(self, slot: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+class BlockHeader:
+    """
+    What a tool block was compiled for: model, rotation, anchor, context.
+    """
+    def __init__(self, *, n_layer: typing.SupportsInt | typing.SupportsIndex, k_row_bytes: typing.SupportsInt | typing.SupportsIndex, v_row_bytes: typing.SupportsInt | typing.SupportsIndex, v_trans: bool, head_dim: typing.SupportsInt | typing.SupportsIndex, n_rot: typing.SupportsInt | typing.SupportsIndex, pairing: str, rope_base: typing.SupportsFloat | typing.SupportsIndex, rope_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, ext_factor: typing.SupportsFloat | typing.SupportsIndex = 0.0, attn_factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, n_ctx_orig: typing.SupportsInt | typing.SupportsIndex = 0, rope_factors_hash: bytes | None = None, fingerprint: bytes, anchor: typing.SupportsInt | typing.SupportsIndex = 0, context_hash: bytes | None = None) -> None:
+        """
+        Hashes are bytes: 8 for rope_factors_hash, 16 for the others; a hash that is None is all zero.
+        """
+    def check_model(self, model: BlockHeader) -> None:
+        """
+        Raise FormatError naming the first field in which this block does not fit the model.
+        
+        All fields count but anchor, n_tokens, context_hash and payload_hash; `expected` is the model's value.
+        """
+    @property
+    def anchor(self) -> int:
+        """
+        Position of the first token when it was compiled.
+        """
+    @property
+    def attn_factor(self) -> float:
+        ...
+    @property
+    def context_hash(self) -> bytes:
+        ...
+    @property
+    def ext_factor(self) -> float:
+        ...
+    @property
+    def file_bytes(self) -> int:
+        ...
+    @property
+    def fingerprint(self) -> bytes:
+        ...
+    @property
+    def head_dim(self) -> int:
+        ...
+    @property
+    def k_row_bytes(self) -> int:
+        ...
+    @property
+    def k_type(self) -> int:
+        ...
+    @property
+    def n_ctx_orig(self) -> int:
+        ...
+    @property
+    def n_layer(self) -> int:
+        ...
+    @property
+    def n_rot(self) -> int:
+        ...
+    @property
+    def n_tokens(self) -> int:
+        ...
+    @property
+    def pairing(self) -> str:
+        ...
+    @property
+    def payload_hash(self) -> bytes:
+        ...
+    @property
+    def rope_base(self) -> float:
+        ...
+    @property
+    def rope_factors_hash(self) -> bytes:
+        ...
+    @property
+    def rope_scale(self) -> float:
+        ...
+    @property
+    def v_row_bytes(self) -> int:
+        ...
+    @property
+    def v_trans(self) -> bool:
+        ...
+    @property
+    def v_type(self) -> int:
+        ...
+class BlockFile:
+    """
+    A tool block mapped for reading; its arrays are views.
+    """
+    def __init__(self, path: os.PathLike | str | bytes) -> None:
+        """
+        Raises FormatError for a truncated or foreign file, naming the field, and OSError when unreadable.
+        """
+    def key(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float16]:
+        """
+        K rows of a layer, float16 [n_tokens, k_row_bytes / 2], rotated from the anchor.
+        """
+    def value(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float16]:
+        """
+        V rows of a layer, float16 [n_tokens, v_row_bytes / 2].
+        """
+    def verify(self) -> None:
+        """
+        Read the payload; raises FormatError when its hash is not the header's.
+        """
+    @property
+    def header(self) -> BlockHeader:
+        ...
+    @property
+    def tokens(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
 class LayerLayout:
     """
     Where one layer's K and V lie in a sequence state, in bytes.
@@ -219,6 +325,10 @@ def parse_state(buffer: typing_extensions.Buffer, *, n_pos_per_embd: typing.Supp
     Known are one section, one stream, one sequence per cell and f16 rows, with V in rows or transposed. An empty
     sequence gives a layout without layers.
     """
+def rope_factors_hash(factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None) -> bytes:
+    """
+    8 bytes that name frequency factors in a block header; all zero for None.
+    """
 def rope_frequencies(*, n_rot: typing.SupportsInt | typing.SupportsIndex, base: typing.SupportsFloat | typing.SupportsIndex, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, ext_factor: typing.SupportsFloat | typing.SupportsIndex = 0.0, n_ctx_orig: typing.SupportsFloat | typing.SupportsIndex = 0.0, beta_fast: typing.SupportsFloat | typing.SupportsIndex = 32.0, beta_slow: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> numpy.typing.NDArray[numpy.float64]:
     """
     Radians per position of each rotating pair, float64 [n_rot / 2].
@@ -248,4 +358,10 @@ def state_key(buffer: typing_extensions.Buffer, layout: StateLayout, layer: typi
 def state_value(buffer: typing_extensions.Buffer, layout: StateLayout, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float16]:
     """
     V rows of a layer, float16 [n_cells, n_embd_v]: a view, or a copy when V is stored transposed.
+    """
+def write_block(path: os.PathLike | str | bytes, header: BlockHeader, tokens: numpy.typing.NDArray[numpy.int32], keys: list[numpy.typing.NDArray[numpy.float16]], values: list[numpy.typing.NDArray[numpy.float16]]) -> BlockHeader:
+    """
+    Write a tool block atomically and return its header, with token count and payload hash filled in.
+    
+    tokens is int32 [n]; keys and values hold one float16 [n, row_bytes / 2] per layer.
     """

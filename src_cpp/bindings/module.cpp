@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module) {
     nexus::bindings::register_version(module);
     nexus::bindings::register_errors(module);
     nexus::bindings::register_arena(module);
+    nexus::bindings::register_block(module);
     nexus::bindings::register_cpu(module);
     nexus::bindings::register_rope(module);
     nexus::bindings::register_state(module);

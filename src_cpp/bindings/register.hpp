@@ -5,6 +5,7 @@
 namespace nexus::bindings {
 
 void register_arena(pybind11::module_& module);
+void register_block(pybind11::module_& module);
 void register_cpu(pybind11::module_& module);
 void register_errors(pybind11::module_& module);
 void register_rope(pybind11::module_& module);

@@ -1,7 +1,10 @@
 #include <pybind11/gil_safe_call_once.h>
 
+#include <cerrno>
+
 #include "bindings/register.hpp"
 #include "core/errors.hpp"
+#include "core/file.hpp"
 
 namespace nexus::bindings {
 namespace {
@@ -37,6 +40,9 @@ void register_errors(py::module_& module) {
             }
         } catch (const FormatError& error) {
             raise_format_error(error);
+        } catch (const FileError& error) {
+            errno = error.code().value();
+            PyErr_SetFromErrnoWithFilename(PyExc_OSError, error.path().c_str());
         }
     });
     py::register_exception<ArenaFull>(module, "ArenaFull", PyExc_MemoryError).doc() =

@@ -16,6 +16,7 @@ struct CpuFeatures {
     bool f16c = false;
     bool fma = false;
     bool avx512vnni = false;  // with AVX-512 F, BW, VL, which the kernel needs too
+    bool sha_ni = false;
     bool neon = false;
     bool neon_dotprod = false;
 };
