@@ -243,8 +243,8 @@ class Engine:
         with self._runtime.operation():
             if not 0 <= seq < N_SLOTS or seq in self._slots:
                 raise SequenceError(f"sequence {seq} is not held", next_step="release each slot once")
-            self._runtime.roll_back(seq, 0)
             self._slots.append(seq)
+            self._runtime.roll_back(seq, 0)
 
     def scratch_sequence(self) -> AbstractContextManager[int]:
         """Lend a sequence for the block, which holds the turn; it is emptied at the end."""
@@ -262,6 +262,14 @@ class Engine:
         """Take the positions in [start, stop) from `seq`; ``stop = -1`` for the end."""
         with self._runtime.operation():
             self._runtime.remove(seq, start, stop)
+
+    def clear(self) -> None:
+        """Empty every sequence and zero the cache, so that the next prefill finds the layout of a fresh context.
+
+        Slots that are held stay held.
+        """
+        with self._runtime.operation():
+            self._runtime.clear()
 
     def pos_max(self, seq: int) -> int:
         """Last position of `seq`, -1 when it is empty."""

@@ -105,13 +105,12 @@ class CellLedger:
         return slice(first, max(first, last))
 
     def _join(self, seq: int, positions: NDArray[np.int32], cells: NDArray[np.int64]) -> None:
+        if len(positions) == 0:
+            return
         self._holders[cells] += 1
         merged = np.concatenate([self.positions(seq), positions]).astype(np.int32)
         held = np.concatenate([self._cells.get(seq, _NO_CELLS), cells])
-        if len(merged) > len(positions) and merged[-len(positions) - 1] > positions[0]:
-            order = np.argsort(merged, kind="stable")
-            merged, held = merged[order], held[order]
-        elif np.any(np.diff(positions) < 0):
+        if np.any(np.diff(merged) < 0):
             order = np.argsort(merged, kind="stable")
             merged, held = merged[order], held[order]
         self._positions[seq], self._cells[seq] = merged, held

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nexus_lab.engine.base import KvType
-from nexus_lab.engine.errors import EngineError, PatchFailed, StateMismatch
+from nexus_lab.engine.errors import PatchFailed, StateMismatch
 from nexus_lab.engine.patches import AttentionCapture, HiddenBlock, PatchPlan, PatchReport
 from nexus_lab.errors import Decline
 
@@ -78,17 +78,15 @@ def probe(
         declines["splice"] = Decline("no_rope", "the model's rotation is not known")
     else:
         try:
-            there = _probe_state(runtime, tokens[0], rope)
+            here = _one_token_state(runtime, [tokens[0]], 0, None)
+            there = _one_token_state(runtime, [tokens[0]], _PROBE_POSITION, None)
         except StateMismatch as error:
             declines["splice"] = Decline("state_layout", error.problem)
-        except _RotationDiffers as error:
-            declines["splice"] = Decline("rope_mismatch", error.problem)
+        else:
+            runtime.template = there.layout
+            declines.update(_probe_rotation(here, there, rope))
     declines.update(_probe_bridge(runtime, tokens, there, flash_attention=flash_attention, n_layer=n_layer))
     return declines
-
-
-class _RotationDiffers(EngineError):
-    """The model's keys do not turn as its metadata says."""
 
 
 def _one_token_state(
@@ -101,19 +99,15 @@ def _one_token_state(
         return runtime.save(seq)
 
 
-def _probe_state(runtime: Runtime, token: int, rope: RopeParameters) -> SequenceState:
-    """Keys of `token` at the probe position; raises when states or rotations are not as expected."""
-    here = _one_token_state(runtime, [token], 0, None)
-    there = _one_token_state(runtime, [token], _PROBE_POSITION, None)
-    runtime.template = there.layout
+def _probe_rotation(here: SequenceState, there: SequenceState, rope: RopeParameters) -> dict[str, Decline]:
+    """Move the keys of a token to where the model has computed them too, and compare."""
     moved = here.moved(np.array([_PROBE_POSITION], np.int32), rope)
     for layer in range(there.n_layer):
         error = _relative_error(moved, there, layer, row=0)
         if error > _ROTATION_TOLERANCE:
-            raise _RotationDiffers(
-                f"the keys of layer {layer} do not turn as the model's metadata says (off by {error:.0%})"
-            )
-    return there
+            reason = f"the keys of layer {layer} do not turn as the model's metadata says (off by {error:.0%})"
+            return {"splice": Decline("rope_mismatch", reason)}
+    return {}
 
 
 def _relative_error(left: SequenceState, right: SequenceState, layer: int, row: int) -> float:

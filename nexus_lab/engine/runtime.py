@@ -114,8 +114,8 @@ class Runtime:
             try:
                 yield seq
             finally:
-                self.roll_back(seq, 0)
                 self._scratch.append(seq)
+                self.roll_back(seq, 0)
 
     def remove(self, seq: int, start: int, stop: int) -> None:
         """See `Engine.remove`."""
@@ -123,8 +123,17 @@ class Runtime:
         self.worker.call(lambda: self._remove(seq, start, stop))
 
     def roll_back(self, seq: int, start: int) -> None:
-        """Remove what follows `start` from `seq`, whatever interrupts."""
-        self.worker.call_to_end(lambda: self._remove(seq, start, -1))
+        """Remove what follows `start` from `seq`, whatever interrupts.
+
+        A cache that cannot be cut there (a recurrent one) loses the whole sequence instead.
+        """
+        self.worker.call_to_end(lambda: self._cut(seq, start))
+
+    def _cut(self, seq: int, start: int) -> None:
+        try:
+            self._remove(seq, start, -1)
+        except SequenceError:
+            self._remove(seq, 0, -1)
 
     def _remove(self, seq: int, start: int, stop: int) -> None:
         if not self.context.remove(seq, start, stop):
@@ -150,6 +159,14 @@ class Runtime:
         self.context.copy(src, dst, start, stop)
         self.ledger.copy(src, dst, start, stop)
 
+    def clear(self) -> None:
+        """See `Engine.clear`."""
+        self.worker.call(self._clear)
+
+    def _clear(self) -> None:
+        self.context.clear()
+        self.ledger.clear()
+
     # -- prefill ------------------------------------------------------------------------------------------
 
     def prefill(
@@ -173,9 +190,9 @@ class Runtime:
                 if on_progress is not None:
                     on_progress(min(first + self.context.chunk_tokens, len(tokens)), len(tokens))
         except BaseException:
-            self.roll_back(seq, begin)
             if not self.turn_lock.cancelled:
                 self.bridge.clear_abort()
+            self.roll_back(seq, begin)
             raise
         if logits == "none":
             return None

@@ -67,6 +67,11 @@ class SequenceState:
             raise StateMismatch(
                 f"this sequence state cannot be read: {error}", next_step="prefill the tokens instead"
             ) from error
+        if self.layout.total_bytes != buffer.nbytes:
+            raise StateMismatch(
+                f"the layout is of {self.layout.total_bytes} bytes, the buffer has {buffer.nbytes}",
+                next_step="prefill the tokens instead",
+            )
         self._positions: NDArray[np.int32] = self.layout.positions
 
     @classmethod

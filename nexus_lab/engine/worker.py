@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 T = TypeVar("T")
+_STEP_S = 0.1
 
 
 class Worker:
@@ -49,7 +50,7 @@ class Worker:
             return function()
         future = self._pool.submit(function)
         try:
-            return future.result()
+            return _wait(future)
         except BaseException:
             if not future.done():
                 self._on_interrupt()
@@ -57,7 +58,7 @@ class Worker:
             raise
 
     def call_to_end(self, function: Callable[[], T]) -> T:
-        """Run `function` to its end even when the wait is interrupted; for putting things back in order."""
+        """Run `function` to its end, and only then let an interruption through; for putting things in order."""
         if threading.get_ident() == self._thread:
             return function()
         try:
@@ -65,18 +66,33 @@ class Worker:
         except RuntimeError:
             # The interpreter is going and has ended the worker, so nobody else can be in the context.
             return function()
-        _settle(future)
-        return future.result()
+        interruption = _settle(future)
+        result = future.result()
+        if interruption is not None:
+            raise interruption
+        return result
 
     def close(self) -> None:
         """Let the thread end; later calls raise RuntimeError."""
         self._pool.shutdown(wait=True)
 
 
-def _settle(future: Future[T]) -> None:
+def _wait(future: Future[T]) -> T:
+    """Wait in short steps: a signal that another thread received wakes nobody, and is seen at the next step."""
+    while True:
+        try:
+            return future.result(_STEP_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+
+
+def _settle(future: Future[T]) -> KeyboardInterrupt | None:
     """Wait for `future` whatever interrupts: a second Ctrl-C must not leave a call half done."""
+    interruption = None
     while not future.done():
         try:
-            wait((future,))
-        except KeyboardInterrupt:
-            continue
+            wait((future,), _STEP_S)
+        except KeyboardInterrupt as error:
+            interruption = error
+    return interruption

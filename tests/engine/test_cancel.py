@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from nexus_lab.engine import Engine
+from nexus_lab.errors import Cancelled
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["smol", "flash"])
+def test_a_prefill_stops_inside_a_graph_and_leaves_no_trace(
+    name: str, story: np.ndarray, request: pytest.FixtureRequest
+):
+    engine: Engine = request.getfixturevalue(name)
+    seq = engine.acquire_sequence()
+    engine.prefill(seq, story[:20], logits="none")
+    began = time.perf_counter()
+    expected = engine.prefill(seq, story[20:260])
+    whole = time.perf_counter() - began
+    engine.remove(seq, 20)
+    asked: list[float] = []
+
+    def stop() -> None:
+        asked.append(time.perf_counter())
+        engine.cancel()
+
+    timer = threading.Timer(whole / 4, stop)
+    timer.start()
+    with pytest.raises(Cancelled):
+        engine.prefill(seq, story[20:260])
+    assert time.perf_counter() - asked[0] < whole / 2, "it stopped well before the graph would have ended"
+    assert (engine.pos_max(seq), engine._runtime.context.pos_max(seq), engine.used_cells()) == (19, 19, 20)
+    np.testing.assert_array_equal(engine.prefill(seq, story[20:260]), expected)
+
+
+def test_a_request_lasts_for_the_turn_and_no_longer(tiny: Engine, tiny_tokens: np.ndarray):
+    assert not tiny.cancel(), "there is no turn to stop"
+    seq = tiny.acquire_sequence()
+    with tiny.turn():
+        tiny.prefill(seq, tiny_tokens[:10])
+        assert tiny.cancel()
+        for _ in range(2):
+            with pytest.raises(Cancelled):
+                tiny.prefill(seq, tiny_tokens[:10])
+        tiny.remove(seq, 5)
+    tiny.prefill(seq, tiny_tokens[:10])
+    assert tiny.positions(seq).tolist() == list(range(15))
+
+
+def test_a_cancelled_generation_leaves_the_sequence_as_it_was(tiny: Engine, tiny_tokens: np.ndarray):
+    seq = tiny.acquire_sequence()
+    logits = tiny.prefill(seq, tiny_tokens[:20])
+    expected = tiny.generate(seq, logits, max_tokens=12)
+    tiny.remove(seq, 20)
+    seen: list[str] = []
+
+    def stop_soon(text: str) -> None:
+        seen.append(text)
+        if len(seen) == 3:
+            tiny.cancel()
+
+    with pytest.raises(Cancelled):
+        tiny.generate(seq, logits, max_tokens=60, on_token=stop_soon)
+    assert (len(seen), tiny.pos_max(seq), tiny.used_cells()) == (3, 19, 20)
+    assert tiny.generate(seq, logits, max_tokens=12).tokens == expected.tokens
+
+
+INTERRUPTED = """
+import sys, time
+import numpy as np
+from nexus_lab.engine import Engine
+engine = Engine.load(n_ctx=1024, threads=1)
+tokens = np.arange(1000, 1260)
+seq = engine.acquire_sequence()
+engine.prefill(seq, tokens[:20], logits="none")
+began = time.perf_counter()
+expected = engine.prefill(seq, tokens[20:])
+whole = time.perf_counter() - began
+engine.remove(seq, 20)
+print("ready", whole, flush=True)
+began = time.perf_counter()
+try:
+    engine.prefill(seq, tokens[20:])
+    print("not interrupted", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", time.perf_counter() - began, flush=True)
+print(engine.pos_max(seq), engine._runtime.context.pos_max(seq), engine.used_cells(), flush=True)
+print("equal" if np.array_equal(engine.prefill(seq, tokens[20:]), expected) else "differs", flush=True)
+"""
+
+
+@pytest.mark.model
+def test_ctrl_c_stops_a_prefill_and_the_context_goes_on():
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    whole = float(process.stdout.readline().split()[1])
+    time.sleep(whole / 4)
+    process.send_signal(signal.SIGINT)
+    lines = process.stdout.read().splitlines()
+    assert process.wait(60) == 0
+    word, seconds = lines[0].split()
+    assert word == "interrupted"
+    assert float(seconds) < 0.8 * whole
+    assert lines[1:] == ["19 19 20", "equal"]

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tiny_models import KINDS
+
+from nexus_lab.engine import Engine, PatchFailed, PatchPlan, StateMismatch
+from nexus_lab.engine import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SPLICED = {"plain", "linear", "yarn", "factors", "neox", "wide"}
+DECLINED = {"m_rope": "m_rope", "sliding": "state_layout", "some_layers_unrotated": "rope_mismatch"}
+
+
+def test_every_kind_is_expected_somewhere():
+    assert SPLICED | set(DECLINED) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", sorted(SPLICED))
+@pytest.mark.parametrize("flash_attention", [False, True])
+def test_rotations_that_the_metadata_describes_are_verified(
+    name: str, flash_attention: bool, tiny_path: Callable[[str], Path]
+):
+    with Engine.load(tiny_path(name), n_ctx=256, threads=1, flash_attention=flash_attention) as engine:
+        assert set(engine.declines) == ({"attention_capture"} if flash_attention else set())
+
+
+def test_metadata_that_lies_about_the_rotation_is_found_out(
+    tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    from dataclasses import replace
+
+    from nexus_lab.engine import loader
+
+    honest = loader.rope_from_gguf
+    for change in ({"base": 9000.0}, {"pairing": "neox"}, {"n_rot": 14}, {"scale": 0.97}):
+
+        def lying(*arguments: Any, _change: dict[str, Any] = change, **options: Any) -> Any:
+            return replace(honest(*arguments, **options), **_change)
+
+        monkeypatch.setattr(loader, "rope_from_gguf", lying)
+        with Engine.load(tiny_path("plain"), n_ctx=256, threads=1) as engine:
+            assert engine.declines["splice"].code == "rope_mismatch", change
+            assert "input_patches" not in engine.declines
+
+
+@pytest.mark.parametrize(("name", "code"), sorted(DECLINED.items()))
+def test_models_that_cannot_be_spliced_still_generate(
+    name: str, code: str, tiny_path: Callable[[str], Path], tiny_tokens: np.ndarray
+):
+    with Engine.load(tiny_path(name), n_ctx=256, threads=1) as engine:
+        decline = engine.declines["splice"]
+        assert decline.code == code
+        assert decline.reason
+        assert ("shift" in engine.declines) == (name == "m_rope")
+        seq = engine.acquire_sequence()
+        logits = engine.prefill(seq, tiny_tokens[:70])
+        assert len(engine.generate(seq, logits, max_tokens=5).tokens) <= 5
+        engine.release_sequence(seq)
+        assert engine.used_cells() == 0
+        if code != "rope_mismatch":
+            with pytest.raises(StateMismatch):
+                engine.save_state(_filled(engine, tiny_tokens))
+
+
+def _filled(engine: Engine, tokens: np.ndarray) -> int:
+    seq = engine.acquire_sequence()
+    engine.prefill(seq, tokens[:5], logits="none")
+    return seq
+
+
+def test_quantized_keys_decline_the_splice_only(tiny_path: Callable[[str], Path], tiny_tokens: np.ndarray):
+    # Quantized values need flash attention, and rows of whole blocks.
+    with Engine.load(
+        tiny_path("wide"), n_ctx=256, threads=1, kv_type="q8_0", flash_attention=True
+    ) as engine:
+        assert engine.declines["splice"].code == "quantized_k"
+        seq = _filled(engine, tiny_tokens)
+        with pytest.raises(StateMismatch):
+            engine.save_state(seq)
+        assert engine.prefill(seq, tiny_tokens[5:20]).shape == (engine.info.n_vocab,)
+
+
+def test_another_tensor_layout_declines_patches_and_leaves_the_splice(
+    tiny_path: Callable[[str], Path], tiny_tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
+):
+    """A getter that answers for another member stands for a library whose struct has changed."""
+    addresses = native.function_addresses()
+    addresses["ggml_nbytes"], addresses["ggml_nelements"] = addresses["ggml_nelements"], addresses["ggml_nbytes"]
+    monkeypatch.setattr("nexus_lab.engine.loader.function_addresses", lambda: addresses)
+    with Engine.load(tiny_path("plain"), n_ctx=256, threads=1) as engine:
+        assert set(engine.declines) == {"input_patches", "attention_capture"}
+        assert {decline.code for decline in engine.declines.values()} == {"tensor_layout"}
+        seq, other = engine.acquire_sequence(), engine.acquire_sequence()
+        engine.prefill(seq, tiny_tokens[:30])
+        state = engine.save_state(seq)
+        engine.restore_state(state.moved(state.positions + 9, engine.info.rope), other)
+        assert engine.positions(other).tolist() == list(range(9, 39))
+        with pytest.raises(PatchFailed, match="layout"), engine.input_patches(PatchPlan(n_tokens=1)):
+            pass
+
+
+def test_memory_that_is_not_the_hosts_declines_patches_only(
+    tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    """ggml's answer for a device buffer is `false`; a function that always gives it stands in for the device."""
+    import ctypes
+
+    never = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(_HostAtLoad().answer)
+    addresses = native.function_addresses()
+    addresses["ggml_backend_buffer_is_host"] = ctypes.cast(never, ctypes.c_void_p).value
+    monkeypatch.setattr("nexus_lab.engine.loader.function_addresses", lambda: addresses)
+    with Engine.load(tiny_path("plain"), n_ctx=256, threads=1) as engine:
+        assert engine.declines["input_patches"].code == "graph_inputs"
+        assert "host memory" in engine.declines["input_patches"].reason
+        assert "splice" not in engine.declines
+
+
+class _HostAtLoad:
+    """Says yes to the probe's own buffer, and no to those of the graph."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def answer(self, _buffer: int | None) -> bool:
+        self.asked += 1
+        return self.asked == 1
