@@ -114,7 +114,7 @@ class ToolSpec:
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+        if not isinstance(self.name, str) or not self.name.strip():
             raise SchemaRefused("a tool has no name", next_step="give it a name that is a text")
         for name in ("name", "description", "source"):
             object.__setattr__(self, name, repair_text(str(getattr(self, name))))

@@ -6,9 +6,6 @@ import unicodedata
 
 __all__ = ["neutralise", "repair_text"]
 
-# Controls, formats (bidi overrides, zero-width, tags), surrogates, private use, line separators.
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-
 
 def neutralise(text: str, *, limit: int | None = None, keep_newlines: bool = False) -> str:
     r"""Return `text` with everything that could move the cursor or hide shown as an escape.
@@ -32,10 +29,13 @@ def neutralise(text: str, *, limit: int | None = None, keep_newlines: bool = Fal
     if text.isascii() and text.isprintable():
         return text
     kept = "\n\t" if keep_newlines else ""
-    return "".join(c if c in kept or unicodedata.category(c) not in _HIDDEN else _escape(c) for c in text)
+    return "".join(c if c.isprintable() or c in kept else _escape(c) for c in text)
 
 
 def _escape(character: str) -> str:
+    """Return a space for wide and narrow spaces; an escape for controls, bidi overrides, tags and the like."""
+    if unicodedata.category(character) == "Zs":
+        return " "
     code = ord(character)
     if code <= 0xFF:  # noqa: PLR2004 - the three forms of Python's own escapes
         return f"\\x{code:02x}"
