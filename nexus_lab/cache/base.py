@@ -68,12 +68,12 @@ class DecodeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodeBatch:
-    """Tokens that went through the model in one call.
+    """Tokens that went through the model in one call, or one after another in a generation.
 
     Attributes
     ----------
     kind
-        Why they were computed.
+        Why they were computed; ``GENERATE`` is a call per token.
     start
         Logical index of the first.
     count
@@ -102,7 +102,11 @@ class BatchSchedule:
         return BatchSchedule((*self.batches, DecodeBatch(kind, start, count)))
 
     def first(self, n_tokens: int) -> BatchSchedule:
-        """Return the batches that computed the first `n_tokens` logical tokens; the last one may be cut."""
+        """Return the batches that computed the first `n_tokens` logical tokens.
+
+        The last of them may be cut. It went through the model with more tokens than it says here, so that
+        repeating the result gives the same rows but for their last bits.
+        """
         kept = (
             DecodeBatch(batch.kind, batch.start, min(batch.count, n_tokens - batch.start))
             for batch in self.batches
@@ -112,7 +116,12 @@ class BatchSchedule:
 
     def cuts(self, start: int, stop: int) -> tuple[int, ...]:
         """Return `start`, `stop`, and the logical indices between them where a forward batch began."""
-        inner = {batch.start for batch in self.batches if batch.kind is not DecodeKind.REPAIR}
+        inner = {
+            index
+            for batch in self.batches
+            if batch.kind is not DecodeKind.REPAIR
+            for index in range(batch.start, batch.start + (batch.kind is DecodeKind.PREFILL or batch.count))
+        }
         return (start, *sorted(index for index in inner if start < index < stop), stop)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from nexus_lab.cache.base import BatchSchedule, DecodeKind
 from nexus_lab.cache.ops import Append, CacheOp, Drop, Repair, Repos, Splice, ranges_of
 from nexus_lab.cache.snapshots import RowChunk, Snapshot
 from nexus_lab.cache.state import CacheState, fold
+from nexus_lab.engine.errors import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
@@ -290,9 +292,7 @@ class Executor:
         # Positions belong to cells, which other sequences may share: moved rows get cells of their own.
         rows, loans = self._with_copies(before, moved, seq)
         fresh = self._moved(rows.gather(moved), state.positions[moved])
-        with self._undo(seq, before, int(moved[0])):
-            self._engine.remove(seq, int(before.state.positions[moved[0]]), -1)
-            self._restore(fresh, seq)
+        self._swap(seq, before, int(moved[0]), fresh)
         rotations = int(rows.turns[moved].max()) + 1
         rows = rows.placed(loans, None, None, turns=rows.turns[loans] + 1)
         return Outcome(Snapshot(target, state, rows, before.logits, before.schedule), op, moved, rotations)
@@ -305,31 +305,62 @@ class Executor:
         new = wanted.state.active_indices()
         new = new[new >= common]
         fresh = self._moved(wanted.rows.gather(new), wanted.state.positions[new]) if new.size else None
-        old = before.state.active_indices()
-        old = old[old >= common]
-        with self._undo(seq, before, common):
-            if old.size:
-                self._engine.remove(seq, int(before.state.positions[old[0]]), -1)
+        self._swap(seq, before, common, fresh)
+
+    def _swap(self, seq: int, before: Snapshot, first: int, fresh: SequenceState | None) -> None:
+        """Put `fresh` in the place of the rows of logical token `first` and of those behind it.
+
+        The old rows stay on a scratch sequence until the engine has found room for the new ones; that takes
+        no cells that the old rows alone will not give back.
+        """
+        place = _place(before.state, first)
+        if place == before.state.next_position:
             if fresh is not None:
                 self._restore(fresh, seq)
+            return
+        if fresh is None:
+            self._engine.remove(seq, place, -1)
+            return
+        rescue = self._rescue(seq, before, first)
+        with self._engine.scratch_sequence() as parked:
+            try:
+                self._engine.copy_sequence(seq, parked, place, -1)
+                self._engine.remove(seq, place, -1)
+                self._pool.with_room(partial(self._engine.restore_state, fresh, parked))
+                self._engine.copy_sequence(parked, seq)
+            except ContextFull:
+                self._engine.copy_sequence(parked, seq)
+                raise
+            except BaseException:
+                self._engine.remove(parked)
+                rescue()
+                raise
 
     @contextmanager
     def _undo(self, seq: int, before: Snapshot, first: int) -> Iterator[None]:
         """Put the rows of logical token `first` and of those behind it back when the block fails."""
+        rescue = self._rescue(seq, before, first)
+        try:
+            yield
+        except BaseException:
+            rescue()
+            raise
+
+    def _rescue(self, seq: int, before: Snapshot, first: int) -> Callable[[], None]:
+        """Return what puts the rows of token `first` and of those behind it back, from copies of them."""
         indices = before.state.active_indices()
         indices = indices[indices >= first]
         positions = before.state.positions[indices]
         saved = None
         if not before.rows.present(indices).all():
             saved = self._live_rows(seq, positions, None)
-        try:
-            yield
-        except BaseException:
-            self._engine.remove(seq, int(positions[0]) if indices.size else before.state.next_position, -1)
+
+        def put_back() -> None:
+            self._engine.remove(seq, _place(before.state, first), -1)
             if indices.size:
-                rows = saved or self._moved(before.rows.gather(indices), positions)
-                self._restore(rows, seq)
-            raise
+                self._restore(saved or self._moved(before.rows.gather(indices), positions), seq)
+
+        return put_back
 
     def _prefill(
         self, seq: int, tokens: NDArray[np.int32], logits: Literal["last", "none"], *, start: int
@@ -384,6 +415,13 @@ class Executor:
 
 def _unchanged(op: CacheOp, before: Snapshot, target: CacheProgram) -> Outcome:
     return Outcome(replace(before, program=target, state=fold(target)), op, np.zeros(0, np.int64))
+
+
+def _place(state: CacheState, first: int) -> int:
+    """Return the position from which on the rows of logical token `first` and of those behind it are."""
+    positions = state.positions[first:]
+    active = positions[positions >= 0]
+    return int(active[0]) if active.size else state.next_position
 
 
 def _position_runs(state: CacheState, selection: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:

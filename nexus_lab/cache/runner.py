@@ -93,6 +93,11 @@ class ProgramRunner:
         return len(self._live.program)
 
     @property
+    def seq(self) -> int | None:
+        """Engine sequence that holds the state at the cursor; None before the first run."""
+        return self._seq
+
+    @property
     def snapshot(self) -> Snapshot:
         """The state at the cursor; immutable, so views may read it while a turn runs."""
         return self._live
@@ -110,7 +115,7 @@ class ProgramRunner:
         """Bring the state of `program` about, from whatever is nearest to it.
 
         That is the live state, a snapshot of one of its prefixes, the plain prefix of another sequence, or
-        nothing; ties go in this order.
+        nothing: what has most of its tokens, then most of its operations.
 
         Parameters
         ----------
@@ -259,12 +264,13 @@ class ProgramRunner:
         plain = program.plain_tokens()
         # The last of them is always computed, for its logits.
         match = self.pool.match(plain[:-1]) if len(plain) > 1 else None
-        n_live = -1 if live is None else len(self._live.state)
-        n_kept = len(prefixes[kept].layout) if kept else 0
+        n_ops = len(program)
         n_match = match.length if match is not None else 0
-        if live is not None and n_live >= max(n_kept, n_match):
-            return self._started(StartKind.LIVE if n_live else StartKind.EMPTY, began), live
-        if n_kept and n_kept >= n_match:
+        by_live = (-1, 0) if live is None else (len(self._live.state), n_ops - len(live))
+        by_snapshot = (len(prefixes[kept].layout), kept)
+        if live is not None and by_live >= max(by_snapshot, (n_match, 0)):
+            return self._started(StartKind.LIVE if by_live[0] else StartKind.EMPTY, began), live
+        if kept and by_snapshot >= (n_match, 0):
             self._bring(prefixes[kept], seq)
             return self._started(StartKind.SNAPSHOT, began), program.ops[kept:]
         if match is None:
@@ -363,7 +369,11 @@ class ProgramRunner:
         self.store.hold(self, snapshot.rows)
         if not self._borrowed:
             self.pool.publish(seq, snapshot)
-        return self.store.keep(snapshot)
+        kept = self.store.keep(snapshot)
+        if isinstance(kept, Snapshot):
+            self._live = kept
+            return None
+        return kept
 
     def _started(self, kind: StartKind, began: float) -> Start:
         live = self._live
@@ -410,7 +420,7 @@ class ProgramRunner:
             self.pool.publish(seq, self._live)
 
     def _check_sequence(self) -> None:
-        """Start from nothing when an undo itself was interrupted; the snapshots are still there."""
+        """Start from nothing when an undo itself failed or was interrupted; snapshots are still there."""
         seq = self._sequence()
         if self._engine.pos_max(seq) + 1 != self._live.state.next_position:
             _LOG.warning("sequence %d is not as it was before the operation; it has been emptied", seq)

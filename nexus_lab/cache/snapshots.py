@@ -219,6 +219,8 @@ class SnapshotStore:
         self._snapshots: dict[str, Snapshot] = {}
         self._chunks: weakref.WeakSet[RowChunk] = weakref.WeakSet()
         self._holders: weakref.WeakKeyDictionary[object, RowMap] = weakref.WeakKeyDictionary()
+        # Operations that compute nothing hand the logits on; they are stored once.
+        self._in_arena: weakref.WeakValueDictionary[int, NDArray[np.float32]] = weakref.WeakValueDictionary()
         self._clock = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
 
@@ -246,24 +248,28 @@ class SnapshotStore:
         """End what `owner` held."""
         self._holders.pop(owner, None)
 
-    def keep(self, snapshot: Snapshot) -> Decline | None:
-        """Keep `snapshot`, in place of one of the same program; returns a decline when it cannot be kept."""
-        if not snapshot.complete():
+    def keep(self, snapshot: Snapshot) -> Snapshot | Decline:
+        """Keep `snapshot`, in place of one of the same program.
+
+        Returns
+        -------
+        Snapshot or Decline
+            The snapshot with its logits in the arena, or why it cannot be kept.
+        """
+        logits = snapshot.logits
+        if logits is not None and snapshot.complete() and self._in_arena.get(id(logits)) is not logits:
+            logits = self._with_memory(partial(self._stored, logits))
+        if not snapshot.complete() or (logits is None and snapshot.logits is not None):
             self._counts["declined"] += 1
             return ARENA_FULL
-        logits = snapshot.logits
-        if logits is not None:
-            logits = self._with_memory(partial(self._stored, logits))
-            if logits is None:
-                self._counts["declined"] += 1
-                return ARENA_FULL
-        self._snapshots.pop(snapshot.program.id, None)
-        self._snapshots[snapshot.program.id] = replace(snapshot, logits=logits)
+        kept = replace(snapshot, logits=logits)
+        self._snapshots.pop(kept.program.id, None)
+        self._snapshots[kept.program.id] = kept
         self._counts["kept"] += 1
-        self._touch(snapshot.rows)
+        self._touch(kept.rows)
         while len(self._snapshots) > self._max:
             self._forget(next(iter(self._snapshots)))
-        return None
+        return kept
 
     def find(self, program_id: str) -> Snapshot | None:
         """Return the snapshot of that program; None when it is not kept."""
@@ -315,6 +321,7 @@ class SnapshotStore:
         stored: NDArray[np.float32] = np.frombuffer(block, np.float32, logits.size)
         stored[:] = logits
         stored.flags.writeable = False
+        self._in_arena[id(stored)] = stored
         return stored
 
     def _evict_chunk(self) -> bool:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from nexus_lab.cache import ProgramRunner
     from nexus_lab.engine import Engine
+
+    RunnerFactory = Callable[..., ProgramRunner]
 
 TEXT = (
     "<|im_start|>user\nWhich train leaves Zurich for Milan after nine, and what does it cost? I would like a "
@@ -37,3 +40,29 @@ def words(bundled_engine: Engine) -> tuple[int, ...]:
     tokens = tuple(bundled_engine.tokenize(TEXT))
     assert len(tokens) >= 150
     return tokens
+
+
+@pytest.fixture
+def make_runner(engine: Engine) -> Iterator[RunnerFactory]:
+    """Make runners that are checked and closed after the test, whatever becomes of it."""
+    from nexus_lab.cache import ProgramRunner
+
+    made: list[ProgramRunner] = []
+
+    def make(**options: object) -> ProgramRunner:
+        made.append(ProgramRunner(engine, **options))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.pool.check_integrity()
+        runner.store.check_integrity()
+        runner.close()
+    for runner in made:
+        runner.pool.close()
+
+
+@pytest.fixture
+def runner(make_runner: RunnerFactory) -> ProgramRunner:
+    """A runner with a pool and a store of its own."""
+    return make_runner()
