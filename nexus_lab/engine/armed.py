@@ -53,14 +53,13 @@ class ArmedPrefill:
             raise PatchFailed("a plan of this kind is armed already", next_step="end the outer block first")
         return cls(plan or outer.plan, report or outer.report, capture or outer.capture)
 
-    def begin(self, runtime: Runtime, seq: int, start: int, n_tokens: int) -> None:
+    def begin(self, runtime: Runtime, seq: int, n_tokens: int) -> None:
         """Check that the plan is for this prefill, and read where the sequence's tokens are."""
         if self.plan is not None and self.plan.n_tokens != n_tokens:
             raise PatchFailed(
                 f"the plan is for {self.plan.n_tokens} tokens, the prefill has {n_tokens}",
                 next_step="make the plan for the very tokens of the next prefill",
             )
-        del start
         self._runtime = runtime
         self._total = n_tokens
         self._positions = runtime.cell_positions(seq)
@@ -78,7 +77,7 @@ class ArmedPrefill:
             self._add_capture(options, self.capture, first, n_tokens)
         self._bridge.arm(n_tokens, **options)
 
-    def disarm(self, first: int, n_tokens: int, start: int) -> None:
+    def disarm(self, n_tokens: int, start: int) -> None:
         """Take the piece's report. On the worker.
 
         Raises
@@ -104,7 +103,6 @@ class ArmedPrefill:
             self.report.n_kv = found["n_kv"]
         if self.capture is not None and self._buffer is not None:
             self.capture.add(self._buffer[..., : found["n_kv"]].copy(), self._cells, self._positions)
-        del first
 
     @property
     def _bridge(self) -> Any:

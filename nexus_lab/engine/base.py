@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class StopReason(Enum):
     EOG = "eog"
     MAX_TOKENS = "max_tokens"
     MASK = "mask"
-    STOP_TOKEN = "stop_token"
+    STOP_TOKEN = "stop_token"  # noqa: S105 - a token of text, no secret
     CONTEXT_FULL = "context_full"
 
 
@@ -82,6 +82,10 @@ class ModelInfo:
     fingerprint: str
     size_bytes: int
     license: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON values."""
+        return {**asdict(self), "path": str(self.path)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["CHATML", "ChatTemplate"]
 
 CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Used for a model whose file has no template."""
@@ -81,7 +82,7 @@ class ChatTemplate:
                 trim_blocks=True,
                 lstrip_blocks=True,
                 extensions=[loopcontrols],
-                autoescape=False,  # noqa: S701 - the output is a prompt, never markup that a browser reads
+                autoescape=False,  # the output is a prompt, never markup that a browser reads
             )
             environment.globals["raise_exception"] = _refuse
             environment.globals["strftime_now"] = _now

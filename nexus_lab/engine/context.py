@@ -109,7 +109,7 @@ class LlamaContext:
         context = lib.llama_init_from_model(self.model, parameters)
         if not context:
             raise ModelLoadFailed(
-                f"llama.cpp cannot make a context of {settings.n_ctx} cells: {tail.text() or 'no reason given'}",
+                f"no context of {settings.n_ctx} cells: {tail.text() or 'no reason given'}",
                 next_step="choose a smaller n_ctx, or another kv_type or flash_attention",
             )
         return context
@@ -174,8 +174,8 @@ class LlamaContext:
     def cell_positions(self, seq: int, n_cells: int) -> NDArray[np.int32] | None:
         """Positions of the cells of `seq` in ascending cell order, int32 [n_cells].
 
-        Reads only the head of the state: the call stops at the first tensor that does not fit the buffer, after
-        the cells' descriptions have been written. ``None`` when the head does not look like that.
+        Reads only the head of the state: the call stops at the first tensor that does not fit the buffer,
+        after the cells' descriptions have been written. ``None`` when the head does not look like that.
         """
         head, cell = 4, 3
         words = np.zeros(head + cell * n_cells + 2, np.int32)

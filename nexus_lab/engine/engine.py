@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from contextlib import contextmanager
 from functools import cached_property
@@ -70,6 +71,8 @@ class Engine:
         self.schedule = schedule
         self.seed = seed
         self.declines: Mapping[str, Decline] = MappingProxyType(loaded.declines)
+        self._grammar_lock = threading.Lock()
+        self._grammar_tokenizer: Any = None
         self._slots = list(range(N_SLOTS - 1, -1, -1))
         # Frees the model when the engine is forgotten, and before the interpreter goes.
         self._finalizer = weakref.finalize(self, loaded.runtime.close)
@@ -167,8 +170,8 @@ class Engine:
     def cancel(self) -> bool:
         """Stop the running turn, from any thread; returns whether there was one.
 
-        A prefill stops within one graph node. The operation raises Cancelled, and so does every later decode of
-        the same turn, until its outermost block is left.
+        A prefill stops within one graph node. The operation raises Cancelled, and so does every later decode
+        of the same turn, until its outermost block is left.
         """
         return self._runtime.turn_lock.cancel()
 
@@ -216,12 +219,15 @@ class Engine:
         """Render messages with the model's chat template; ``chat.is_fallback`` says when it has none."""
         return self.chat.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
-    @cached_property
+    @property
     def grammar_tokenizer(self) -> Any:
-        """llguidance's view of the vocabulary, built once."""
+        """The vocabulary as llguidance sees it, built once."""
         from nexus_lab.engine.grammar import grammar_tokenizer
 
-        return grammar_tokenizer(self.vocabulary)
+        with self._grammar_lock:
+            if self._grammar_tokenizer is None:
+                self._grammar_tokenizer = grammar_tokenizer(self.vocabulary)
+            return self._grammar_tokenizer
 
     # -- sequences ----------------------------------------------------------------------------------------
 
@@ -264,7 +270,7 @@ class Engine:
             self._runtime.remove(seq, start, stop)
 
     def clear(self) -> None:
-        """Empty every sequence and zero the cache, so that the next prefill finds the layout of a fresh context.
+        """Empty every sequence and zero the cache, so that the next prefill finds a fresh context's layout.
 
         Slots that are held stay held.
         """
@@ -431,8 +437,8 @@ class Engine:
         Raises
         ------
         PatchFailed
-            When patches are declined here, or the plan is not for that prefill, or it could not be carried out
-            (then what was written has been removed).
+            When patches are declined here, or the plan is not for that prefill, or it could not be carried
+            out (then what was written has been removed).
         """
         self._insist("input_patches")
         report = PatchReport()
@@ -450,7 +456,7 @@ class Engine:
         layers
             Layers to copy.
         n_queries
-            Copy the last queries only; ``None`` for all, which takes n_head * n_tokens * n_ctx floats a layer.
+            Copy the last queries only; ``None`` for all: n_head * n_tokens * n_ctx floats a layer.
 
         Raises
         ------

@@ -41,7 +41,15 @@ def generate(
     if max_tokens < 1:
         raise EngineError(f"max_tokens = {max_tokens}", next_step="choose at least 1")
     start = runtime.pos_max(seq) + 1
-    loop = _Loop(runtime, vocabulary, seq, np.array(logits, np.float32), Sampler(sampler), mask, on_token)
+    loop = _Loop(
+        runtime=runtime,
+        vocabulary=vocabulary,
+        seq=seq,
+        logits=np.array(logits, np.float32),
+        sampler=Sampler(sampler),
+        mask=mask,
+        on_token=on_token,
+    )
     try:
         reason = loop.run(max_tokens, frozenset(stop_tokens), decode_last=decode_last)
     except BaseException:
@@ -54,6 +62,7 @@ def generate(
 class _Loop:
     def __init__(
         self,
+        *,
         runtime: Runtime,
         vocabulary: Vocabulary,
         seq: int,

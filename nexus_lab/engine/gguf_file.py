@@ -1,4 +1,4 @@
-"""A reader for the parts of a GGUF file that the engine needs: metadata, tensor directory, one small tensor."""
+"""A reader for what the engine needs of a GGUF file: metadata, tensor directory, one small tensor."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class GgufFile:
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def read_f32(self, name: str) -> NDArray[np.float32] | None:
-        """Data of a small float32 tensor, flat; ``None`` when there is none of that name and type."""
+        """Read a small float32 tensor, flat; ``None`` when there is none of that name and type."""
         entry = self.tensors.get(name)
         if entry is None or entry.type != _F32:
             return None

@@ -18,14 +18,29 @@ __all__ = ["GrammarMask", "grammar_tokenizer"]
 
 _SHOWN = 400
 _WORD_BITS = 32
+_CONTROL_PREFIX = b"\xff"
 
 
 def grammar_tokenizer(vocabulary: Vocabulary) -> Any:
     """Build llguidance's view of the vocabulary; takes about a second, so the engine keeps it."""
-    from llguidance.llamacpp import lltokenizer_from_vocab
+    from llguidance import LLTokenizer
 
+    tokenizers: Any = LLTokenizer  # its type stub leaves this constructor out
     ends = sorted(vocabulary.eog) or ([vocabulary.eos] if vocabulary.eos is not None else [])
-    return lltokenizer_from_vocab(vocabulary.handle, n_vocab=vocabulary.size, eos_token=ends)
+    return tokenizers.from_llamacpp(
+        tokens=[_described(vocabulary, token) for token in range(vocabulary.size)],
+        vocab_ptr=vocabulary.address,
+        tokenize_fptr=vocabulary.tokenize_address,
+        eos_token=ends,
+        slices=None,
+    )
+
+
+def _described(vocabulary: Vocabulary, token: int) -> bytes:
+    """Bytes of a token; llguidance knows control tokens by a byte that no text has."""
+    if vocabulary.is_control(token) or vocabulary.is_markup(token):
+        return _CONTROL_PREFIX + vocabulary.token_text(token).encode()
+    return vocabulary.token_bytes(token)
 
 
 class GrammarMask:

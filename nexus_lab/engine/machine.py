@@ -35,15 +35,13 @@ def machine_facts(*, threads: int | None = None) -> dict[str, Any]:
     """
     from nexus_lab import _core
 
-    features = getattr(_core, "cpu_features", dict)()
-    kernels = getattr(_core, "scan_kernels", list)()
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cpu": _cpu_name(),
-        "cpu_features": sorted(name for name, present in features.items() if present),
-        "scan_kernels": list(kernels),
+        "cpu_features": sorted(name for name, present in _core.cpu_features().items() if present),
+        "scan_kernels": list(_core.scan_kernels()),
         "cores_physical": physical_cores(),
         "cores_logical": available_cores(),
         "memory_bytes": _memory_bytes(),

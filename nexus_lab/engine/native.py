@@ -7,16 +7,16 @@ import logging
 import threading
 from collections import deque
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["LogTail", "function_addresses", "llama"]
+__all__ = ["LogTail", "function_address", "function_addresses", "llama"]
 
 _LOG = logging.getLogger(__name__)
 _WARNING, _ERROR = 3, 4
+_KEPT: list[Any] = []
 _BRIDGE_FUNCTIONS = (
     "ggml_get_name",
     "ggml_set_name",
@@ -53,12 +53,12 @@ class LogTail:
     ''
     """
 
-    _open: deque[LogTail] = deque()
+    _open: ClassVar[deque[LogTail]] = deque()
 
     def __init__(self, *, most_lines: int = 6) -> None:
         self._lines: deque[str] = deque(maxlen=most_lines)
 
-    def __enter__(self) -> LogTail:
+    def __enter__(self) -> Self:
         LogTail._open.append(self)
         return self
 
@@ -100,7 +100,7 @@ def llama() -> ModuleType:
 
     router = binding.llama_log_callback(_LogRouter())
     binding.llama_log_set(router, ctypes.c_void_p(0))
-    binding.nexus_log_router = router  # the library keeps the bare pointer for good
+    _KEPT.append(router)  # the library keeps the bare pointer for good
     binding.llama_backend_init()
     return binding
 
@@ -119,10 +119,25 @@ def _libraries() -> list[Any]:
 
 def _address(name: str, libraries: list[Any]) -> int | None:
     for library in libraries:
-        function: Callable[..., Any] | None = getattr(library, name, None)
+        function: Any = getattr(library, name, None)
         if function is not None:
             return ctypes.cast(function, ctypes.c_void_p).value
     return None
+
+
+def function_address(name: str) -> int:
+    """Address of one public function of the library.
+
+    Raises
+    ------
+    AttributeError
+        When the library has none of that name.
+    """
+    llama()
+    address = _address(name, _libraries())
+    if address is None:
+        raise AttributeError(f"llama.cpp has no function {name}")
+    return address
 
 
 def function_addresses() -> dict[str, int]:

@@ -1,7 +1,11 @@
 """What a prefill is to have changed in its graph inputs, or read back from its graph.
 
-Positions in a plan are those llama.cpp gives to cells: the tokens of a patched prefill get consecutive ones after
-the sequence's last, whatever RoPE position the plan gives them.
+Positions in a plan are those llama.cpp gives to cells: the tokens of a patched prefill get consecutive ones
+after the sequence's last, whatever RoPE position the plan gives them.
+
+Against the same steps taken one by one, with the cells laid out alike, a patched prefill gives the same bits.
+With flash attention that holds where every decode call of both has at least 64 tokens: for shorter ones
+llama.cpp has another kernel, which rounds otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ __all__ = ["AttentionCapture", "HiddenBlock", "PatchPlan", "PatchReport"]
 
 @dataclass(frozen=True, slots=True)
 class HiddenBlock:
-    """Queries [first_query, last_query) of a prefill do not see the cells at [first_position, last_position)."""
+    """Queries [first_query, last_query) do not see the cells at [first_position, last_position)."""
 
     first_query: int
     last_query: int
@@ -63,8 +67,8 @@ class PatchPlan:
         Parameters
         ----------
         drops
-            (when, first, last): from token `when` of the prefill on, positions [first, last) are not seen. The
-            caller removes them from the sequence afterwards.
+            (when, first, last): from token `when` of the prefill on, positions [first, last) are not seen.
+            The caller removes them from the sequence afterwards.
         """
         hidden = tuple(HiddenBlock(when, n_tokens, first, last) for when, first, last in drops)
         return cls(n_tokens=n_tokens, hidden=hidden)
@@ -75,8 +79,8 @@ class PatchPlan:
     ) -> PatchPlan:
         """Plan for computing tokens anew, in their true context, at the end of a sequence that holds them.
 
-        Each query turns at its true position and sees what came before it there, with the new rows in the place
-        of the stale ones.
+        Each query turns at its true position and sees what came before it there, with the new rows in the
+        place of the stale ones.
 
         Parameters
         ----------
@@ -168,13 +172,13 @@ class AttentionCapture:
     def _by_position(
         self, piece: NDArray[np.float32], cells: NDArray[np.int64], positions: NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """Columns of the sequence's cells, put at their place in `self.positions`; later keys weigh nothing."""
+        """Put the sequence's columns at their place in `self.positions`; later keys weigh nothing."""
         rows = np.zeros((*piece.shape[:2], len(self.positions)), np.float32)
         rows[..., np.searchsorted(self.positions, positions)] = piece[..., cells]
         return rows
 
     def add(self, piece: NDArray[np.float32], cells: NDArray[np.int64], positions: NDArray[np.int32]) -> None:
-        """Append the rows of one graph, [layer, head, query, cell], with the sequence's cells and positions."""
+        """Append one graph's rows, [layer, head, query, cell], with the sequence's cells and positions."""
         self._pieces.append(piece)
         self._cells.append((cells, positions))
         self.positions = np.union1d(self.positions, positions).astype(np.int32)

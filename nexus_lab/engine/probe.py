@@ -105,13 +105,15 @@ def _probe_rotation(here: SequenceState, there: SequenceState, rope: RopeParamet
     for layer in range(there.n_layer):
         error = _relative_error(moved, there, layer, row=0)
         if error > _ROTATION_TOLERANCE:
-            reason = f"the keys of layer {layer} do not turn as the model's metadata says (off by {error:.0%})"
+            reason = (
+                f"the keys of layer {layer} do not turn as the model's metadata says (off by {error:.0%})"
+            )
             return {"splice": Decline("rope_mismatch", reason)}
     return {}
 
 
 def _relative_error(left: SequenceState, right: SequenceState, layer: int, row: int) -> float:
-    """Distance of two key rows over the norm of the right one; `row` counts from the left's end in position."""
+    """Distance of the left state's `row`, in position order, from the right one's first, over its norm."""
     a = left.key(layer)[left.order()[row]].astype(np.float64)
     b = right.key(layer)[0].astype(np.float64)
     return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-6))
@@ -159,7 +161,7 @@ def _probe_bridge(
 
 
 def _probe_patches(runtime: Runtime, tokens: Sequence[int], there: SequenceState) -> None:
-    """A token turned and secluded by patches must give the keys it has alone at the probe position."""
+    """Check that a token turned and secluded by patches has the keys of the probe position."""
     plan = PatchPlan(
         n_tokens=2,
         positions=np.array([0, _PROBE_POSITION], np.int32),

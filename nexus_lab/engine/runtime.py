@@ -1,8 +1,9 @@
-"""Operations on the context's sequences: checked, booked, interruptible, and undone when they fail half-way."""
+"""Operations on the context's sequences: checked, booked, interruptible, and undone when they fail."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -182,11 +183,11 @@ class Runtime:
         begin = self._check_prefill(seq, tokens, start)
         armed, self._armed = self._armed, None
         if armed is not None:
-            armed.begin(self, seq, begin, len(tokens))
-        rows: list[NDArray[np.float32]] = []
+            armed.begin(self, seq, len(tokens))
+        job = _Prefill(seq, tokens, begin, logits, armed)
         try:
             for first in range(0, len(tokens), self.context.chunk_tokens):
-                self._prefill_chunk(seq, tokens, first, begin, logits, armed, rows)
+                self._prefill_chunk(job, first)
                 if on_progress is not None:
                     on_progress(min(first + self.context.chunk_tokens, len(tokens)), len(tokens))
         except BaseException:
@@ -196,7 +197,7 @@ class Runtime:
             raise
         if logits == "none":
             return None
-        return rows[0] if logits == "last" else np.concatenate(rows)
+        return job.rows[0] if logits == "last" else np.concatenate(job.rows)
 
     def _check_prefill(self, seq: int, tokens: NDArray[np.int32], start: int | None) -> int:
         self.check_sequence(seq)
@@ -213,49 +214,31 @@ class Runtime:
             raise ContextFull(len(tokens), self.ledger.free, self.context.n_ctx)
         return following if start is None else start
 
-    def _prefill_chunk(
-        self,
-        seq: int,
-        tokens: NDArray[np.int32],
-        first: int,
-        begin: int,
-        logits: str,
-        armed: ArmedPrefill | None,
-        rows: list[NDArray[np.float32]],
-    ) -> None:
-        chunk = tokens[first : first + self.context.chunk_tokens]
-        is_last = first + len(chunk) == len(tokens)
-        outputs = np.full(len(chunk), logits == "all", np.int8)
-        outputs[-1] |= logits == "last" and is_last
-        status, tail = self.worker.call(
-            lambda: self._decode(seq, chunk, begin + first, outputs, armed, first),
-        )
+    def _prefill_chunk(self, job: _Prefill, first: int) -> None:
+        last = min(first + self.context.chunk_tokens, len(job.tokens))
+        ends = last == len(job.tokens)
+        outputs = np.full(last - first, job.logits == "all", np.int8)
+        outputs[-1] |= job.logits == "last" and ends
+        status, tail = self.worker.call(lambda: self._decode(job, first, last, outputs))
         if status != 0:
-            raise self._decode_error(status, tail, len(chunk))
-        if logits == "all":
-            rows.append(self.context.all_logits(len(chunk)))
-        elif logits == "last" and is_last:
-            rows.append(self.context.last_logits())
+            raise self._decode_error(status, tail, last - first)
+        if job.logits == "all":
+            job.rows.append(self.context.all_logits(last - first))
+        elif job.logits == "last" and ends:
+            job.rows.append(self.context.last_logits())
 
-    def _decode(
-        self,
-        seq: int,
-        chunk: NDArray[np.int32],
-        start: int,
-        outputs: NDArray[np.int8],
-        armed: ArmedPrefill | None,
-        first: int,
-    ) -> tuple[int, str]:
-        if armed is not None:
-            armed.arm(first, len(chunk), start)
+    def _decode(self, job: _Prefill, first: int, last: int, outputs: NDArray[np.int8]) -> tuple[int, str]:
+        start, n_tokens = job.begin + first, last - first
+        if job.armed is not None:
+            job.armed.arm(first, n_tokens, start)
         with LogTail() as tail:
             try:
-                status = self.context.decode(chunk, start, seq, outputs)
+                status = self.context.decode(job.tokens[first:last], start, job.seq, outputs)
             finally:
-                if armed is not None:
-                    armed.disarm(first, len(chunk), start)
+                if job.armed is not None:
+                    job.armed.disarm(n_tokens, start)
         if status == 0:
-            self.ledger.add(seq, np.arange(start, start + len(chunk), dtype=np.int32))
+            self.ledger.add(job.seq, np.arange(start, start + n_tokens, dtype=np.int32))
         return status, tail.text()
 
     def _decode_error(self, status: int, tail: str, n_tokens: int) -> EngineError | Cancelled:
@@ -335,8 +318,9 @@ class Runtime:
             read = self.context.write_state(seq, buffer)
         if read != buffer.nbytes:
             self._remove(seq, 0, -1)
+            words = tail.text() or f"it read {read} bytes"
             raise StateRestoreFailed(
-                f"llama.cpp refused the state of {buffer.nbytes} bytes: {tail.text() or f'it read {read} bytes'}",
+                f"llama.cpp refused the state of {buffer.nbytes} bytes: {words}",
                 next_step="prefill the tokens instead; the sequence has been cleared",
             )
 
@@ -364,6 +348,18 @@ class Runtime:
         if not np.array_equal(np.sort(found), held):
             raise PatchFailed("the cells of the sequence cannot be mapped", next_step="prefill step by step")
         return found
+
+
+@dataclass(slots=True)
+class _Prefill:
+    """One prefill on its way through the decode calls."""
+
+    seq: int
+    tokens: NDArray[np.int32]
+    begin: int
+    logits: str
+    armed: ArmedPrefill | None
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
 
 
 def same_family(left: StateLayout, right: StateLayout) -> bool:

@@ -32,7 +32,8 @@ def state_buffer(n_bytes: int, arena: BuddyArena | None = None) -> NDArray[np.ui
     from nexus_lab import _core
 
     try:
-        block = arena.allocate(n_bytes)
+        # The block speaks the buffer protocol, which type checkers know from Python 3.12 on.
+        block: Any = arena.allocate(n_bytes)
     except _core.ArenaFull as error:
         raise StateMemoryFull(
             f"no room for a state of {n_bytes} bytes: {error}",
@@ -62,7 +63,7 @@ class SequenceState:
 
         self.buffer = buffer
         try:
-            self.layout = _core.parse_state(buffer) if layout is None else layout
+            self.layout = _core.parse_state(buffer.data) if layout is None else layout
         except ValueError as error:
             raise StateMismatch(
                 f"this sequence state cannot be read: {error}", next_step="prefill the tokens instead"
@@ -101,7 +102,7 @@ class SequenceState:
             np.ascontiguousarray(positions, np.int32),
             [np.ascontiguousarray(rows, np.float16) for rows in keys],
             [np.ascontiguousarray(rows, np.float16) for rows in values],
-            buffer,
+            buffer.data,
         )
         return cls(buffer)
 
@@ -132,14 +133,14 @@ class SequenceState:
         """Key rows of `layer`, float16 [n_cells, n_head_kv * head_dim_k]; a view, not to be written."""
         from nexus_lab import _core
 
-        rows: NDArray[np.float16] = _core.state_key(self.buffer, self.layout, layer)
+        rows: NDArray[np.float16] = _core.state_key(self.buffer.data, self.layout, layer)
         return rows
 
     def value(self, layer: int) -> NDArray[np.float16]:
         """Value rows of `layer`, float16 [n_cells, n_head_kv * head_dim_v]."""
         from nexus_lab import _core
 
-        rows: NDArray[np.float16] = _core.state_value(self.buffer, self.layout, layer)
+        rows: NDArray[np.float16] = _core.state_value(self.buffer.data, self.layout, layer)
         return rows
 
     def order(self) -> NDArray[np.int64]:
@@ -185,7 +186,7 @@ class SequenceState:
             )
         buffer = state_buffer(self.nbytes, arena)
         np.copyto(buffer, self.buffer)
-        _core.set_state_positions(buffer, self.layout, target)
+        _core.set_state_positions(buffer.data, self.layout, target)
         moved = SequenceState(buffer)
         deltas = target - self._positions
         if np.any(deltas):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.engine.errors import TokenError
-from nexus_lab.engine.native import llama
+from nexus_lab.engine.native import function_address, llama
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +106,23 @@ class Vocabulary:
     def is_control(self, token: int) -> bool:
         """Whether `token` is markup rather than text."""
         return bool(self._lib.llama_vocab_is_control(self.handle, token))
+
+    def is_markup(self, token: int) -> bool:
+        """Whether `token` was added by a user of the tokenizer and is written like a control token."""
+        if not self._lib.llama_vocab_get_attr(self.handle, token) & self._lib.LLAMA_TOKEN_ATTR_USER_DEFINED:
+            return False
+        text = self.token_text(token)
+        return text.startswith("<") and text.endswith(">")
+
+    @property
+    def address(self) -> int:
+        """Address of llama.cpp's vocabulary, for libraries that call it themselves."""
+        return int(ctypes.cast(self.handle, ctypes.c_void_p).value or 0)
+
+    @property
+    def tokenize_address(self) -> int:
+        """Address of ``llama_tokenize``."""
+        return function_address("llama_tokenize")
 
     def check(self, tokens: np.ndarray[Any, Any]) -> None:
         """Raise TokenError when some of `tokens` are outside the vocabulary."""

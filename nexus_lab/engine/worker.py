@@ -58,7 +58,7 @@ class Worker:
             raise
 
     def call_to_end(self, function: Callable[[], T]) -> T:
-        """Run `function` to its end, and only then let an interruption through; for putting things in order."""
+        """Run `function` to its end and only then let an interruption through; to put things in order."""
         if threading.get_ident() == self._thread:
             return function()
         try:
@@ -78,7 +78,7 @@ class Worker:
 
 
 def _wait(future: Future[T]) -> T:
-    """Wait in short steps: a signal that another thread received wakes nobody, and is seen at the next step."""
+    """Wait in short steps: a signal that another thread received wakes nobody, but shows at a step."""
     while True:
         try:
             return future.result(_STEP_S)

@@ -12,15 +12,15 @@ import pytest
 from nexus_lab.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_models import KINDS, write_model  # noqa: E402 - found through the line above
+from tiny_models import KINDS, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STORY = (
-    "It was a dark and stormy night; the rain fell in torrents, except when it was checked by a violent gust of "
-    "wind which swept up the streets, rattling along the house-tops and fiercely agitating the scanty flame of "
-    "the lamps that struggled against the darkness. Nobody in the harbour had seen such a storm for thirty years. "
+    "It was a dark and stormy night; the rain fell in torrents, except when it was checked by a violent gust "
+    "of wind which swept up the streets, rattling along the house-tops and fiercely agitating the scanty "
+    "flame of the lamps that struggled against the darkness. Nobody had seen such a storm for years. "
 )
 
 

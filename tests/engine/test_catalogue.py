@@ -16,10 +16,10 @@ from nexus_lab.engine import (
     NotAGguf,
     TruncatedModel,
     UnsupportedModel,
+    catalogue,
     find_models,
     resolve_model,
 )
-from nexus_lab.engine import catalogue
 from nexus_lab.engine.gguf_file import read_gguf
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def test_the_hub_without_a_network_is_a_typed_error(tmp_path: Path):
         "except ModelUnavailable as error: print('typed:', error.next_step)\n"
     )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert "typed: go online once" in found.stdout
 
 
@@ -125,7 +127,9 @@ def test_the_memory_estimate_is_near_what_llama_cpp_takes():
         "Engine.load(n_ctx=2048, threads=1).close()\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    sizes = re.findall(r"(?:KV|compute|output|model) buffer size = *([0-9.]+) MiB", found.stderr, re.IGNORECASE)
+    sizes = re.findall(
+        r"(?:KV|compute|output|model) buffer size = *([0-9.]+) MiB", found.stderr, re.IGNORECASE
+    )
     taken = sum(map(float, sizes)) * 2**20
     estimate = catalogue.memory_estimate(read_gguf(resolve_model("bundled")), 2048)
     assert len(sizes) >= 3

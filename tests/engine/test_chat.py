@@ -37,5 +37,6 @@ def test_what_a_template_must_not_do_is_typed(source: str):
 
 
 def test_templates_get_what_they_expect():
-    source = "{{ bos_token }}{{ strftime_now('%Y')|length }}{% for m in messages %}{% break %}{% endfor %}{{ eos_token }}"
+    loop = "{% for m in messages %}{% break %}{% endfor %}"
+    source = "{{ bos_token }}{{ strftime_now('%Y')|length }}" + loop + "{{ eos_token }}"
     assert ChatTemplate(source, bos="<s>", eos="</s>").render(MESSAGES) == "<s>4</s>"

@@ -29,10 +29,14 @@ class NaiveBooks:
             self.next_cell += 1
 
     def copy(self, src: int, dst: int, start: int, stop: int) -> None:
-        self.held |= {(c, dst, p) for c, s, p in self.held if s == src and start <= p and (stop < 0 or p < stop)}
+        self.held |= {
+            (c, dst, p) for c, s, p in self.held if s == src and start <= p and (stop < 0 or p < stop)
+        }
 
     def remove(self, seq: int, start: int, stop: int) -> None:
-        self.held -= {(c, s, p) for c, s, p in self.held if s == seq and start <= p and (stop < 0 or p < stop)}
+        self.held -= {
+            (c, s, p) for c, s, p in self.held if s == seq and start <= p and (stop < 0 or p < stop)
+        }
 
 
 steps = st.lists(

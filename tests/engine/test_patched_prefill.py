@@ -27,11 +27,13 @@ class Trajectory:
 
 # Flash attention has another kernel for calls under 64 tokens, so its steps are longer.
 LONG = Trajectory(((0, 70), (70, 136), (136, 200)), ((1, 20, 40), (2, 80, 110), (2, 50, 60)))
-SHORT = Trajectory(((0, 40), (40, 70), (70, 75), (75, 76), (76, 140)), ((1, 5, 30), (3, 45, 60), (3, 71, 73), (4, 0, 2)))
+SHORT = Trajectory(
+    ((0, 40), (40, 70), (70, 75), (75, 76), (76, 140)), ((1, 5, 30), (3, 45, 60), (3, 71, 73), (4, 0, 2))
+)
 
 
 def step_by_step(engine: Engine, tokens: np.ndarray, path: Trajectory) -> tuple[SequenceState, np.ndarray]:
-    """Real drops between real prefills. A second holder keeps the dropped cells, so that both runs lay out alike."""
+    """Drop and prefill for real; a second holder keeps the dropped cells, so that both runs lay out alike."""
     seq, holder = engine.acquire_sequence(), engine.acquire_sequence()
     logits = None
     for step, (first, last) in enumerate(path.steps):
@@ -63,7 +65,9 @@ def assert_same_bits(left: SequenceState, right: SequenceState) -> None:
     np.testing.assert_array_equal(left.positions[a], right.positions[b])
     for layer in range(left.n_layer):
         np.testing.assert_array_equal(left.key(layer)[a].view(np.uint16), right.key(layer)[b].view(np.uint16))
-        np.testing.assert_array_equal(left.value(layer)[a].view(np.uint16), right.value(layer)[b].view(np.uint16))
+        np.testing.assert_array_equal(
+            left.value(layer)[a].view(np.uint16), right.value(layer)[b].view(np.uint16)
+        )
 
 
 @pytest.mark.model
@@ -136,7 +140,9 @@ def recompute(engine: Engine, seq: int, tokens: np.ndarray, positions: np.ndarra
 
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["smol", "flash"])
-def test_recomputed_rows_are_those_of_a_plain_prefill(name: str, story: np.ndarray, request: pytest.FixtureRequest):
+def test_recomputed_rows_are_those_of_a_plain_prefill(
+    name: str, story: np.ndarray, request: pytest.FixtureRequest
+):
     engine: Engine = request.getfixturevalue(name)
     seq, spoilt = engine.acquire_sequence(), engine.acquire_sequence()
     engine.prefill(seq, story[:60])

@@ -34,7 +34,9 @@ def test_linear_scaling_divides_every_frequency(tiny_path: Callable[[str], Path]
 
 def test_factors_divide_each_their_own(tiny_path: Callable[[str], Path]):
     plain, factored = parameters(tiny_path, "plain"), parameters(tiny_path, "factors")
-    np.testing.assert_allclose(factored.inv_freq, plain.inv_freq / np.linspace(1.0, 8.0, HEAD_DIM // 2), rtol=1e-6)
+    np.testing.assert_allclose(
+        factored.inv_freq, plain.inv_freq / np.linspace(1.0, 8.0, HEAD_DIM // 2), rtol=1e-6
+    )
     assert factored.factors_hash != plain.factors_hash
 
 
@@ -62,6 +64,8 @@ def test_a_rotation_there_and_back_keeps_norms_under_yarn(tiny_path: Callable[[s
             deltas=np.full(20, sign * 1234, np.int32),
             inv_freq=rope.inv_freq,
         )
-        norms = np.linalg.norm(turned.astype(np.float64), axis=1) / np.linalg.norm(rows.astype(np.float64), axis=1)
+        norms = np.linalg.norm(turned.astype(np.float64), axis=1) / np.linalg.norm(
+            rows.astype(np.float64), axis=1
+        )
         np.testing.assert_allclose(norms, 1.0, atol=2e-3)
     np.testing.assert_allclose(turned.astype(np.float32), rows.astype(np.float32), atol=8e-3)

@@ -48,7 +48,9 @@ def test_nothing_allowed_is_a_typed_error():
         Sampler(SamplerSettings()).choose(np.full(4, -np.inf, np.float32))
 
 
-@pytest.mark.parametrize("settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"temperature": np.nan}])
+@pytest.mark.parametrize(
+    "settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"temperature": np.nan}]
+)
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]):
     with pytest.raises(EngineError):
         Sampler(SamplerSettings(**settings))

@@ -69,7 +69,9 @@ def test_keys_moved_to_the_cursor_are_those_computed_there(
         wanted = there.key(layer)[there.order()].astype(np.float32)
         found = moved.key(layer)[moved.order()].astype(np.float32)
         assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
-        assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(here.key(layer).astype(np.float32)), rel=1e-3)
+        assert np.linalg.norm(found) == pytest.approx(
+            np.linalg.norm(here.key(layer).astype(np.float32)), rel=1e-3
+        )
 
 
 def test_a_move_of_nothing_keeps_the_bits_and_the_source_is_untouched(tiny: Engine, tiny_tokens: np.ndarray):
@@ -97,7 +99,9 @@ def test_part_of_a_sequence_can_be_saved_and_added_to_another(tiny: Engine, tiny
         tiny.restore_state(part, other, append=True)
     tiny.remove(seq, 50)
     np.testing.assert_allclose(
-        continue_with(tiny, other, tiny_tokens[60:70]), continue_with(tiny, seq, tiny_tokens[60:70]), atol=0.05
+        continue_with(tiny, other, tiny_tokens[60:70]),
+        continue_with(tiny, seq, tiny_tokens[60:70]),
+        atol=0.05,
     )
 
 
@@ -144,7 +148,9 @@ def test_a_restore_that_does_not_fit_changes_nothing(tiny: Engine, tiny_tokens: 
 
 
 @pytest.mark.model
-def test_a_state_of_another_kind_of_context_is_refused(smol: Engine, flash: Engine, tiny: Engine, story: np.ndarray):
+def test_a_state_of_another_kind_of_context_is_refused(
+    smol: Engine, flash: Engine, tiny: Engine, story: np.ndarray
+):
     seq, other, third = smol.acquire_sequence(), flash.acquire_sequence(), tiny.acquire_sequence()
     smol.prefill(seq, story[:5])
     state = smol.save_state(seq)

@@ -106,7 +106,10 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
 def _shapes(kind: Kind) -> dict[str, tuple[int, ...]]:
     n_vocab = 260 + len(WORDS)
     q, kv = N_HEAD * kind.head_dim, N_HEAD_KV * kind.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (n_vocab, N_EMBD), "output_norm.weight": (N_EMBD,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (n_vocab, N_EMBD),
+        "output_norm.weight": (N_EMBD,),
+    }
     if kind.output:
         shapes["output.weight"] = (n_vocab, N_EMBD)
     for layer in range(N_LAYER):
