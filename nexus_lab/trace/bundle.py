@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from nexus_lab.trace.base import Run
+
 __all__ = ["Loaded", "compact", "load", "read_manifest", "table_path", "write_manifest", "write_parquet"]
 
 logger = logging.getLogger(__name__)
@@ -174,14 +176,23 @@ def _joined_table(table: pl.LazyFrame, folded: Folded, name: str) -> pl.LazyFram
 def _joined_manifest(manifest: Manifest | None, folded: Folded, *, status: BundleStatus) -> Manifest:
     base = manifest or Manifest.from_dict(folded.session, where="the journal")
     run = replace(folded.run, status=status)
-    build = run.host.get("llama_cpp_build") or run.model.get("llama_cpp_build")
+    build = _llama_cpp_build(run)
     return replace(
         base,
         status=status,
         runs=(*(other for other in base.runs if other.id != run.id), run),
         notes=tuple(dict.fromkeys((*base.notes, *(f"{run.id}: {note}" for note in folded.notes)))),
-        llama_cpp_build=str(build) if build else base.llama_cpp_build,
+        llama_cpp_build=build or base.llama_cpp_build,
     )
+
+
+def _llama_cpp_build(run: Run) -> str | None:
+    """Return the build as the machine's facts state it, else the version of the binding that carries it."""
+    versions = run.host.get("versions")
+    named = versions if isinstance(versions, dict) else {}
+    build = run.host.get("llama_cpp_build") or named.get("llama.cpp")
+    binding = named.get("llama-cpp-python")
+    return str(build) if build else f"llama-cpp-python {binding}" if binding else None
 
 
 def compact(bundle: Path) -> Manifest:

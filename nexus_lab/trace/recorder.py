@@ -275,18 +275,25 @@ def _appended(manifest: Manifest, *, contents: bool, redactor: Redactor | None) 
 
 
 def _redacted(record: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
-    """Redact everything of an event that can carry somebody's text; token ids go, as they spell it."""
-    record = {**record, "contents": redactor.value(_known(record.get("contents", {})))}
+    """Redact the contents of an event and of its rows; token ids go, as they spell the text."""
+    from nexus_lab.trace.schema import CONTENT_COLUMNS
+
+    record = dict(record)
+    if "contents" in record:
+        record["contents"] = redactor.value(_known(record["contents"]))
     if "rows" in record:
-        record["rows"] = [
-            {key: value for key, value in redactor.value(_known(row)).items() if key != "token_ids"}
-            for row in record["rows"]
-        ]
+        rows = [dict(row, token_ids=None) if row["table"] == "ops" else dict(row) for row in record["rows"]]
+        for row in rows:
+            for name in CONTENT_COLUMNS[row["table"]] & row.keys():
+                row[name] = redactor.value(_known(row[name]))
+        record["rows"] = rows
     return record
 
 
 def _known(value: Any) -> Any:
     """Return `value` as plain JSON values, so that the redactor sees every text in it."""
+    if value is None or isinstance(value, str):
+        return value
     import json
 
     from nexus_lab.trace.schema import to_json

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.trace.base import SessionError
@@ -103,10 +104,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` without what is recognised."""
-        for kind, pattern in self._rules:
-            keep = "keep" in pattern.groupindex
-            text = pattern.sub(rf"\g<keep>[redacted: {kind}]" if keep else f"[redacted: {kind}]", text)
-        return text
+        return _apply(self._rules, text)
 
     def value(self, value: Any) -> Any:
         """Return a JSON value with its texts redacted; a value under a secret's name goes whole."""
@@ -123,6 +121,14 @@ class Redactor:
         if secret and isinstance(value, str | int | float) and not isinstance(value, bool):
             return "[redacted: password]"
         return self.value(value)
+
+
+@lru_cache(maxsize=256)  # a turn says the same text several times: request, message, row
+def _apply(rules: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str:
+    for kind, pattern in rules:
+        keep = "keep" in pattern.groupindex
+        text = pattern.sub(rf"\g<keep>[redacted: {kind}]" if keep else f"[redacted: {kind}]", text)
+    return text
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -185,9 +185,16 @@ def to_json(value: object, *, strict: bool = False) -> str:
     strict
         Write NaN and infinities as null, as JSON proper wants; otherwise as Python's JSON does.
     """
-    if strict:
-        value = _finite(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=not strict)
+    try:
+        return _dumps(value, allow_nan=not strict)
+    except ValueError:
+        if not strict:
+            raise
+        return _dumps(_finite(value), allow_nan=False)  # rare, and dear: it rebuilds the whole value
+
+
+def _dumps(value: object, *, allow_nan: bool) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=allow_nan)
 
 
 def _plain(value: Any) -> Any:

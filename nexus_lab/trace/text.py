@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 
-__all__ = ["STATUS_SIGNS", "clip", "count", "duration", "number", "ratio", "sign", "size", "status_word"]
+__all__ = [
+    "STATUS_SIGNS",
+    "clip",
+    "count",
+    "duration",
+    "nats",
+    "number",
+    "ratio",
+    "sign",
+    "size",
+    "status_word",
+    "visible",
+]
 
 STATUS_SIGNS = {
     "ok": "✓",
@@ -15,6 +28,8 @@ STATUS_SIGNS = {
     "interrupted": "×",
 }
 _WORDS = {"ok": "done", "error": "failed"}
+# Controls but tab and line feed; marks, embeddings, overrides and isolates of direction; lone surrogates.
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _MS = 1e6
 _SECOND = 1e9
 _MINUTE = 60 * _SECOND
@@ -58,6 +73,18 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def nats(value: float | None) -> str:
+    """Return a D_KL: four decimals, an exact 0 as such, and what four decimals cannot show as a power."""
+    if value is None or math.isnan(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) >= 0.00005:  # noqa: PLR2004 - half of the last decimal
+        return number(value, 4)
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits}e−{abs(int(exponent))}"
+
+
 def count(value: float | None) -> str:
     """Return a whole number with thousands apart."""
     return "–" if value is None else f"{value:,.0f}".replace("-", "−")
@@ -79,6 +106,11 @@ def size(n_bytes: float | None) -> str:
         if n_bytes >= scale:
             return f"{_three(n_bytes / scale)} {unit}"
     return f"{n_bytes:.0f} bytes"
+
+
+def visible(text: str) -> str:
+    """Return `text` with control and direction-changing characters spelled out, so that none can mislead."""
+    return _HIDDEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", text)
 
 
 def clip(text: str, limit: int) -> str:
