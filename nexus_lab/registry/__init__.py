@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry.base import Problem, ProblemKind, Severity, ToolResult, ToolSpec, schema_text
-from nexus_lab.registry.checks import check_registry_schemas, check_tool
+from nexus_lab.registry.checks import check_registry_schemas, check_tool, load_jsonschema
 from nexus_lab.registry.collection import Registry
 from nexus_lab.registry.config import ServerConfig, Transport
 from nexus_lab.registry.errors import (
@@ -71,6 +71,7 @@ __all__ = [
     "connect",
     "estimate_tokens",
     "first_sentence",
+    "load_jsonschema",
     "load_registry",
     "neutralise",
     "resolve_ref",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry.base import Problem, ProblemKind, Severity, ToolSpec
@@ -13,13 +15,15 @@ from nexus_lab.registry.text import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from types import ModuleType
 
-__all__ = ["build_tool", "check_registry_schemas", "check_tool"]
+__all__ = ["build_tool", "check_registry_schemas", "check_tool", "load_jsonschema"]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 _NAME_LIMIT = 256
 _DESCRIPTION_LIMIT = 4_000
 _SCHEMA_LIMIT = 32_768
+_IRI_GRAMMAR = "rfc3987_syntax"
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 
 
@@ -171,20 +175,33 @@ def _ref_faults(schema: Mapping[str, Any]) -> Iterator[_Fault]:
         yield ProblemKind.RECURSIVE_REF, Severity.NOTE, message
 
 
+def load_jsonschema() -> ModuleType:
+    """Import and return ``jsonschema``, without the grammar of IRIs that it takes along where it finds one.
+
+    That grammar (``rfc3987_syntax``, which Jupyter brings) takes seconds to import and serves one string
+    format that schemas of tools hardly use; an ``iri`` is then not checked.
+    """
+    if "jsonschema" in sys.modules or _IRI_GRAMMAR in sys.modules:
+        return import_module("jsonschema")
+    sys.modules[_IRI_GRAMMAR] = None  # type: ignore[assignment]  # makes its import fail, as documented
+    try:
+        return import_module("jsonschema")
+    finally:
+        del sys.modules[_IRI_GRAMMAR]
+
+
 def check_registry_schemas(tools: Iterable[ToolSpec]) -> Iterator[Problem]:
     """Yield tools whose schema breaks the JSON Schema metaschema (draft 2020-12, or the one it names).
 
     This takes some milliseconds a tool, so that loading leaves it out.
     """
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
+    jsonschema = load_jsonschema()
     for tool in tools:
         try:
             schema = dict(tool.input_schema)
-            validator_for(schema, default=Draft202012Validator).check_schema(schema)
-        except SchemaError as error:
+            kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+            kind.check_schema(schema)
+        except jsonschema.SchemaError as error:
             where = "/".join(str(part) for part in error.absolute_path)
             message = neutralise(f"at {where or 'the top'}: {error.message}", limit=200)
             yield Problem(ProblemKind.INVALID_SCHEMA, Severity.WARNING, message, tool.name, tool.server)

@@ -26,7 +26,7 @@ _ACCEPTED = (
     "a registry saved by nexus-lab",
 )
 _FILE_LIMIT = 64 * 1024 * 1024
-_DOCUMENT_LIMITS = {"max_depth": 200, "max_nodes": 3_000_000, "max_text": _FILE_LIMIT}
+_DOCUMENT_LIMITS = {"max_depth": 200, "max_nodes": 2_000_000, "max_text": _FILE_LIMIT}
 _YAML_SUFFIXES = (".yaml", ".yml")
 
 

@@ -88,16 +88,19 @@ class _Operation:
     @property
     def name(self) -> str:
         given = self.content.get("operationId")
-        return _slug(given if isinstance(given, str) and given.strip() else f"{self.method}_{self.path}")
+        return _slug(
+            given if isinstance(given, str) and given.strip() else f"{self.method}_{self.path.strip('/')}"
+        )
 
     @property
     def description(self) -> str:
         texts = [self.content.get(key) for key in ("summary", "description")]
         said = [text.strip() for text in texts if isinstance(text, str) and text.strip()]
-        if len(said) > 1 and said[1].startswith(said[0]):
+        if len(said) > 1 and said[1].startswith(said[0].rstrip(".")):
             said = said[1:]
-        joined = ". ".join(text.rstrip(".") for text in said[:1]) + "".join(f". {text}" for text in said[1:])
-        return joined or f"{self.method.upper()} {self.path}"
+        if len(said) > 1:
+            return f"{said[0].rstrip('.')}. {said[1]}"
+        return said[0] if said else f"{self.method.upper()} {self.path}"
 
     @property
     def annotations(self) -> dict[str, Any]:

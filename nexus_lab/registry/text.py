@@ -33,7 +33,7 @@ def neutralise(text: str, *, limit: int | None = None, keep_newlines: bool = Fal
 
 
 def _escape(character: str) -> str:
-    """Return a space for wide and narrow spaces; an escape for controls, bidi overrides, tags and the like."""
+    """Return a space for odd spaces; an escape for controls, bidi overrides, tags and the like."""
     if unicodedata.category(character) == "Zs":
         return " "
     code = ord(character)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
 TOOLS = [
@@ -20,8 +22,7 @@ TOOLS = [
 
 
 def send(message: dict) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    sys.stdout.flush()
+    write(json.dumps({"jsonrpc": "2.0", **message}))
 
 
 def text(value: str, *, error: bool = False) -> dict:
@@ -32,76 +33,97 @@ def hang() -> None:
     time.sleep(3600)
 
 
+def write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def complain(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def die(_request: int) -> None:
+    complain("fatal: the disk is on fire \x1b[31m")
+    os._exit(7)
+
+
+def leak(_request: int) -> None:
+    complain(f"the key is {os.environ['API_KEY']}")
+    os._exit(3)
+
+
+def endless(request: int) -> None:
+    sys.stdout.write(f'{{"jsonrpc":"2.0","id":{request},"result":"')
+    while True:
+        sys.stdout.write("y" * 65536)
+
+
+def noise(_request: int) -> None:
+    for number in range(200_000):
+        write(f"progress {number}")
+
+
+# What a call does instead of an answer, by the text that it brings.
+INSTEAD = {
+    "hang": lambda _request: hang(),
+    "die": die,
+    "leak": leak,
+    "kill": lambda _request: os.kill(os.getpid(), 9),
+    "endless": endless,
+    "noise": noise,
+    "huge": lambda request: send({"id": request, "result": text("x" * 3_000_000)}),
+    "broken": lambda request: write(f'{{"jsonrpc":"2.0","id":{request},"result":{{]}}'),
+    "wrong": lambda request: send({"id": request, "result": {"content": "no list"}}),
+    "fail": lambda request: send({"id": request, "result": text("no such file", error=True)}),
+    "refuse": lambda request: send(
+        {"id": request, "error": {"code": -32602, "message": "unknown tool \x1b[2J"}}
+    ),
+}
+
+# What a call says, where that is more than what it was told.
+ANSWERS = {
+    "slow": lambda: time.sleep(0.6) or "slow",
+    "chatter": lambda: write("just saying") or "chatter",
+    "pid": lambda: str(os.getpid()),
+    "env": lambda: json.dumps(dict(os.environ)),
+}
+
+
 def call(request: int, arguments: dict) -> None:
     said = arguments.get("text", "")
-    if said == "hang":
-        hang()
-    elif said == "slow":
-        time.sleep(0.6)
-    elif said == "die":
-        print("fatal: the disk is on fire \x1b[31m", file=sys.stderr, flush=True)
-        os._exit(7)
-    elif said == "kill":
-        os.kill(os.getpid(), 9)
-    elif said == "huge":
-        send({"id": request, "result": text("x" * 3_000_000)})
-        return
-    elif said == "endless":
-        sys.stdout.write('{"jsonrpc":"2.0","id":%d,"result":"' % request)
-        while True:
-            sys.stdout.write("y" * 65536)
-    elif said == "noise":
-        for number in range(200_000):
-            print("progress", number)
-    elif said == "chatter":
-        print("just saying")
-    elif said == "broken":
-        print('{"jsonrpc":"2.0","id":%d,"result":{]}' % request, flush=True)
-        return
-    elif said == "wrong":
-        send({"id": request, "result": {"content": "no list"}})
-        return
-    elif said == "fail":
-        send({"id": request, "result": text("no such file", error=True)})
-        return
-    elif said == "refuse":
-        send({"id": request, "error": {"code": -32602, "message": "unknown tool \x1b[2J"}})
-        return
-    elif said == "pid":
-        said = str(os.getpid())
-    elif said == "env":
-        said = json.dumps(dict(os.environ))
-    elif said == "leak":
-        print("the key is", os.environ["API_KEY"], file=sys.stderr, flush=True)
-        os._exit(3)
-    send({"id": request, "result": text(said)})
+    if said in INSTEAD:
+        INSTEAD[said](request)
+    else:
+        send({"id": request, "result": text(ANSWERS.get(said, lambda: said)())})
 
 
-def start() -> None:
-    if MODE == "exit":
-        print("first line\nmissing --token", file=sys.stderr, flush=True)
-        sys.exit(3)
-    elif MODE == "hang":
-        hang()
-    elif MODE == "deaf":
-        hang()
-    elif MODE == "flood":
-        while True:
-            print("this is not JSON" * 50)
-    elif MODE == "banner":
-        print("Welcome to the server!\n")
-    elif MODE == "text":
-        print("usage: server [options]")
-        sys.exit(0)
-    elif MODE == "stubborn":
-        import signal
+def exit_at_once(*lines: str, code: int) -> None:
+    for line in lines:
+        (complain if code else write)(line)
+    sys.exit(code)
 
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    elif MODE == "parent":
-        # A child that keeps the pipes open and outlives us if nobody ends the group.
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
-        with open(sys.argv[2], "w") as file:
-            file.write(str(child.pid))
+
+def flood() -> None:
+    while True:
+        write("this is not JSON" * 50)
+
+
+def have_child() -> None:
+    """Start a child that keeps the pipes open and outlives us if nobody ends the group."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    Path(sys.argv[2]).write_text(str(child.pid))
+
+
+START = {
+    "exit": lambda: exit_at_once("first line", "missing --token", code=3),
+    "text": lambda: exit_at_once("usage: server [options]", code=0),
+    "hang": hang,
+    "flood": flood,
+    "banner": lambda: write("Welcome to the server!\n"),
+    "stubborn": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "parent": have_child,
+}
 
 
 def pages(params: dict) -> dict:
@@ -113,7 +135,7 @@ def pages(params: dict) -> dict:
 
 
 def main() -> None:
-    start()
+    START.get(MODE, lambda: None)()
     for line in sys.stdin:
         message = json.loads(line)
         method, request = message.get("method"), message.get("id")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -139,7 +141,9 @@ def test_recursion_is_found_through_several_definitions():
 
 
 def test_data_that_looks_like_a_reference_is_none():
-    schema = properties(a={"default": {"$ref": "#/nowhere"}, "enum": [{"$ref": "#/x"}]}, default={"$ref": "#/no"})
+    schema = properties(
+        a={"default": {"$ref": "#/nowhere"}, "enum": [{"$ref": "#/x"}]}, default={"$ref": "#/no"}
+    )
     assert inspect_refs(schema).missing == ["#/no"]
     assert len(list(walk(schema))) == 3
 
@@ -148,7 +152,11 @@ def _tangle(count: int) -> dict:
     """Definitions that each refer to all others: naive expansion never ends."""
     names = [f"d{index}" for index in range(count)]
     every = [{"$ref": f"#/$defs/{name}"} for name in names]
-    definition = {"type": "object", "properties": {f"p{i}": ref for i, ref in enumerate(every)}, "anyOf": every}
+    definition = {
+        "type": "object",
+        "properties": {f"p{i}": ref for i, ref in enumerate(every)},
+        "anyOf": every,
+    }
     return {**properties(a=every[0]), "$defs": dict.fromkeys(names, definition)}
 
 
@@ -165,16 +173,33 @@ def test_tangled_schemas_take_bounded_time(count):
 
 def test_a_thousand_references_are_too_many():
     refs = {f"p{index}": {"$ref": f"#/$defs/d{index}"} for index in range(1000)}
-    schema = {"type": "object", "properties": refs, "$defs": {f"d{i}": {"type": "string"} for i in range(1000)}}
+    schema = {
+        "type": "object",
+        "properties": refs,
+        "$defs": {f"d{i}": {"type": "string"} for i in range(1000)},
+    }
     found = {problem.kind for problem in check_tool(ToolSpec("many", "x", schema))}
     assert ProblemKind.UNRESOLVED_REF in found
 
 
 def test_the_metaschema_check_names_the_place():
-    tools = [ToolSpec("good", "x", properties(a={"type": "string"})), ToolSpec("bad", "x", properties(a={"type": 5}))]
+    tools = [
+        ToolSpec("good", "x", properties(a={"type": "string"})),
+        ToolSpec("bad", "x", properties(a={"type": 5})),
+    ]
     (problem,) = check_registry_schemas(tools)
     assert problem.tool == "bad"
     assert "properties/a/type" in problem.message
+
+
+def test_jsonschema_is_imported_without_its_slow_grammar():
+    code = (
+        "import sys; from nexus_lab.registry import load_jsonschema\n"
+        "module = load_jsonschema(); assert load_jsonschema() is module\n"
+        "module.validate({'a': 1}, {'type': 'object'}); print('rfc3987_syntax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_a_problem_is_shown_without_control_characters():

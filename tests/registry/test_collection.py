@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus_lab.registry import ProblemKind, Registry, ServerConfig, ToolNotFound, ToolSpec, load_registry
@@ -106,6 +106,7 @@ NAMES = st.text(alphabet="abc.名\x1b ", min_size=1, max_size=6).filter(str.stri
 TOOLS = st.builds(tool, NAMES, st.none() | st.sampled_from(["s", "t"]), st.text(max_size=10))
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TOOLS, max_size=8))
 def test_a_saved_registry_is_read_back_equal(tools):
     registry = Registry.of(tools, name="saved")
@@ -114,6 +115,7 @@ def test_a_saved_registry_is_read_back_equal(tools):
     assert again.fingerprint == registry.fingerprint
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TOOLS, max_size=8))
 def test_every_tool_is_found_by_a_name_of_its_own(tools):
     registry = Registry.of(tools)
@@ -129,7 +131,9 @@ def test_saving_is_whole_and_holds_no_secrets(tmp_path):
         args=("--token", "hunter22", "--port", "80"),
         env={"API_KEY": "sk-1234567890"},
     )
-    remote = ServerConfig("r", url="https://u:pw@h.example/mcp?key=abc", headers={"Authorization": "Bearer zzzz"})
+    remote = ServerConfig(
+        "r", url="https://u:pw@h.example/mcp?key=abc", headers={"Authorization": "Bearer zzzz"}
+    )
     registry = Registry.of([tool("a", "s")], servers=[config, remote])
     path = registry.save(tmp_path / "folder" / "registry.json")
     text = path.read_text()
