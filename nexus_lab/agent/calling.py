@@ -8,15 +8,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import EventKind
-from nexus_lab.arguments import ArgumentsError, ArgumentsRejected, build_grammar, parse_arguments, validate
+from nexus_lab.arguments import (
+    ArgumentsError,
+    ArgumentsRejected,
+    build_grammar,
+    mentioned,
+    parse_arguments,
+    repair_message,
+    tool_text,
+    validate,
+)
 from nexus_lab.cache import Append
 from nexus_lab.engine import GrammarMask, SamplerSettings
-from nexus_lab.registry import SignatureDetail, schema_text, signature
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nexus_lab.agent.base import Emitter
     from nexus_lab.agent.conversation import Conversation
-    from nexus_lab.agent.transcript import Piece
     from nexus_lab.arguments import GrammarPlan, Violation
     from nexus_lab.engine import Engine
     from nexus_lab.errors import NexusError
@@ -67,26 +76,37 @@ class CallWriter:
     def __init__(self, engine: Engine, emitter: Emitter) -> None:
         self._engine = engine
         self._emitter = emitter
-        self._plans: dict[ToolSpec, GrammarPlan] = {}
+        self._plans: dict[tuple[ToolSpec, frozenset[str]], GrammarPlan] = {}
 
     def tool_text(self, spec: ToolSpec, schema_mode: str) -> str:
         """Return what the model sees of a tool, up to where the request follows."""
-        shown = (
-            signature(spec, detail=SignatureDetail.INLINE)
-            if schema_mode == "signature"
-            else schema_text(spec)
-        )
+        shown = tool_text(spec, mode="signature" if schema_mode == "signature" else "full")
         return f"Tool: {shown}\n\nRequest: "
 
-    def write(self, conversation: Conversation, spec: ToolSpec, profile: Profile) -> Written:
+    def write(
+        self,
+        conversation: Conversation,
+        spec: ToolSpec,
+        profile: Profile,
+        *,
+        request: str,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> Written:
         """Let the model write the call at the cursor; a call that breaks the schema is tried once more.
 
         The retry sees the first call and what is wrong with it.
+
+        Parameters
+        ----------
+        request, history
+            What the user says and the messages before it; optional arguments that they do not speak of are
+            left out.
         """
+        plan = self._plan(spec, mentioned(spec, request, history))
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
-                text, first, count = self._attempt(conversation, spec, profile)
+                text, first, count = self._attempt(conversation, spec, plan, profile)
                 ttft_s = first if ttft_s is None else ttft_s
                 n_generated += count
                 arguments, problem = _read(text, spec)
@@ -95,7 +115,8 @@ class CallWriter:
                 span.set_contents(text=text)
             if problem is None or attempt + 1 == _ATTEMPTS:
                 break
-            self._complain(conversation, problem)
+            complaint = repair_message(violations, tool=spec) if violations else problem.problem
+            conversation.append("user", conversation.transcript.user(complaint))
         return Written(
             arguments=arguments,
             violations=tuple(map(str, violations)),
@@ -105,11 +126,11 @@ class CallWriter:
         )
 
     def _attempt(
-        self, conversation: Conversation, spec: ToolSpec, profile: Profile
+        self, conversation: Conversation, spec: ToolSpec, plan: GrammarPlan, profile: Profile
     ) -> tuple[str, float, int]:
         """Write one call; returns the arguments' text, seconds to the first token, and tokens generated."""
         began = time.perf_counter()
-        mask = GrammarMask(self._engine, self._plan(spec).grammar)
+        mask = GrammarMask(self._engine, plan.grammar)
         opening = f'{{"name": {json.dumps(spec.name)}, "arguments": '
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
         opened = time.perf_counter() - began
@@ -123,18 +144,19 @@ class CallWriter:
         conversation.close_reply(f"{opening}{generation.text}}}")
         return generation.text, opened + generation.ttft_s, len(generation.tokens)
 
-    def _plan(self, spec: ToolSpec) -> GrammarPlan:
-        plan = self._plans.get(spec)
+    def _plan(self, spec: ToolSpec, optional: frozenset[str]) -> GrammarPlan:
+        plan = self._plans.get((spec, optional))
         if plan is None:
-            plan = self._plans[spec] = build_grammar(spec.input_schema, tool=spec.name)
-            for line in plan.report():
-                self._emitter.point(EventKind.ARGUMENTS, "schema keyword projected", contents={"line": line})
+            plan = build_grammar(spec.input_schema, tool=spec.name, optional=optional)
+            self._plans[spec, optional] = plan
+            for part in plan.projected:
+                self._emitter.point(
+                    EventKind.ARGUMENTS,
+                    "schema keyword projected",
+                    departure=part.kind.value,
+                    contents={"tool": spec.name, "path": part.path, "keyword": part.keyword},
+                )
         return plan
-
-    def _complain(self, conversation: Conversation, problem: ArgumentsError) -> None:
-        """Tell the model what is wrong with its call, and open another reply."""
-        pieces: list[Piece] = conversation.transcript.tool(f"error: {problem.problem}")
-        conversation.append("tool", pieces)
 
 
 def _read(text: str, spec: ToolSpec) -> tuple[dict[str, Any] | None, ArgumentsError | None]:

@@ -305,7 +305,9 @@ class Agent:
     def _write_call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
         with clock.stage("arguments"):
             began = clock.elapsed()
-            written = self._calls.write(self.conversation, spec, self.profile)
+            written = self._calls.write(
+                self.conversation, spec, self.profile, request=turn.request, history=self._history
+            )
             turn.ttft_s = began + written.ttft_s
             turn.generated_tokens += written.n_generated
             turn.arguments, turn.violations = written.arguments, written.violations

@@ -1,0 +1,40 @@
+"""``nexus-lab bench``: measurements of speed and size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nexus_lab.cli._output import console
+from nexus_lab.cli._results import show_results
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
+
+
+@app.command()
+def slb(json: Json = None) -> None:
+    """Time the INT8 scan with top-3 and margin beside faiss and numkong."""
+    from nexus_lab.bench import slb as bench
+
+    with console.status("scanning"):
+        result = bench.run()
+    show_results(result, json)
+
+
+@app.command()
+def signatures(
+    registry: Annotated[Path | None, typer.Option(help="Registry; the demo's tools by default.")] = None,
+    json: Json = None,
+) -> None:
+    """Count the tokens of signatures beside those of full schemas."""
+    from nexus_lab.bench import tokens as bench
+
+    with console.status("counting"):
+        result = bench.run(registry)
+    show_results(result, json)

@@ -1,0 +1,125 @@
+"""``nexus-lab run``: the agent over servers of the user's own."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.prompt import Confirm
+
+from nexus_lab.cli._output import console, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nexus_lab.agent import Agent, Turn
+    from nexus_lab.registry import ServerConfig, ToolSpec
+
+__all__ = ["run"]
+
+
+def run(
+    requests: Annotated[list[str] | None, typer.Argument(help="Requests; asked for when absent.")] = None,
+    servers: Annotated[
+        Path | None, typer.Option(help="A client's mcpServers JSON; nothing in it starts by itself.")
+    ] = None,
+    start: Annotated[list[str] | None, typer.Option(help="Server of that file to start; repeat.")] = None,
+    command: Annotated[list[str] | None, typer.Option(help="Command of a server to start; repeat.")] = None,
+    model: Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")] = "bundled",
+    n_ctx: Annotated[int, typer.Option(help="Context in tokens.")] = 4096,
+    profile: Annotated[str, typer.Option(help="Named settings.")] = "default",
+    session: Annotated[Path | None, typer.Option(help="Record into this bundle.")] = None,
+    *,
+    contents: Annotated[bool, typer.Option("--contents", help="Record messages too, redacted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Run tools that change things without asking.")] = False,
+) -> None:
+    """Ask an agent over your own MCP servers; only the servers that you name are started."""
+    from nexus_lab.agent import Agent
+    from nexus_lab.engine import Engine
+    from nexus_lab.registry import connect
+    from nexus_lab.settings import load_profile
+    from nexus_lab.trace import SessionRecorder
+
+    settings = load_profile(profile)
+    chosen = _chosen(servers, start or [], command or [])
+    with ExitStack() as stack:
+        tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))
+        engine = stack.enter_context(Engine.load(model, n_ctx=n_ctx, threads=settings.threads))
+        observers = []
+        if session is not None:
+            recorder = SessionRecorder(
+                session,
+                contents=contents,
+                model=engine.info.to_dict(),
+                settings=settings.to_dict(),
+                host=engine.machine,
+            )
+            observers.append(stack.enter_context(recorder))
+        agent = Agent(engine, tools, profile=settings, observers=observers, approve=_approve(yes=yes))
+        _converse(stack.enter_context(agent), requests or [])
+
+
+def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list[ServerConfig]:
+    import shlex
+
+    from nexus_lab.errors import NexusError
+    from nexus_lab.registry import ServerConfig, load_registry
+
+    known = {config.name: config for config in load_registry(servers).servers} if servers else {}
+    missing = [name for name in start if name not in known]
+    if missing:
+        listed = ", ".join(known) or "none; pass --servers FILE"
+        raise NexusError(f"no server {missing[0]!r}", next_step=f"known servers: {listed}")
+    configs = [known[name] for name in start]
+    for text in commands:
+        program, *arguments = shlex.split(text)
+        configs.append(ServerConfig(Path(program).name, command=program, args=tuple(arguments)))
+    if not configs:
+        offered = f" of {', '.join(known)}" if known else ""
+        raise NexusError("no server to start", next_step=f"name one{offered} with --start, or give --command")
+    return configs
+
+
+def _approve(*, yes: bool) -> Any:
+    def approve(tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+        if yes:
+            return True
+        console.print(plain(f"{tool.name} may change something: {json.dumps(arguments, ensure_ascii=False)}"))
+        return Confirm.ask("run it?", console=console, default=False)
+
+    return approve
+
+
+def _converse(agent: Agent, requests: list[str]) -> None:
+    for request in requests:
+        console.print(plain(f"> {request}", style="bold"))
+        _show(agent.ask(request))
+    while not requests:
+        try:
+            request = console.input("> ").strip()
+        except EOFError:
+            return
+        if request:
+            _show(agent.ask(request))
+
+
+def _show(turn: Turn) -> None:
+    from nexus_lab.demo.table import splice_lines
+
+    if turn.decision is not None:
+        console.print(plain(turn.decision.reason, style="dim"))
+    if turn.tool is not None:
+        console.print(plain(f"{turn.tool} {json.dumps(turn.arguments, ensure_ascii=False)}"))
+    if turn.result is not None:
+        console.print(plain(("× " if turn.result.is_error else "→ ") + turn.result.text, limit=2000))
+    if turn.problem is not None:
+        console.print(plain(f"× {turn.problem.problem}", style="red"))
+        console.print(plain(f"  next: {turn.problem.next_step}"))
+    if turn.splice is not None:
+        for line in splice_lines(turn.splice):
+            console.print(plain(f"  {line}", style="dim"))
+    if turn.answer:
+        console.print(plain(turn.answer, style="italic"))

@@ -1,0 +1,85 @@
+"""An agent over a real server process, with a router that is told what to choose."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nexus_lab.agent import Agent
+from nexus_lab.registry import McpServer, Registry, ServerConfig, Toolbox, ToolSpec
+from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
+from nexus_lab.settings import Profile
+from nexus_lab.splice import BlockLibrary
+
+SERVER = Path(__file__).parents[1] / "registry" / "raw_server.py"
+
+
+class ToldRouter:
+    """Chooses the tool it was told, or none."""
+
+    def __init__(self) -> None:
+        self.tool: str | None = "echo"
+
+    def route(self, request, context=()):
+        chosen = self.tool is not None
+        return RoutingDecision(
+            request=request,
+            normalised=request,
+            candidates=(Candidate(tool="echo", score=0.5, dense=0.5, lexical=0.0),),
+            margin=0.5,
+            dense_margin=0.5,
+            tau=0.1,
+            outcome=Outcome.AUTO if chosen else Outcome.NO_TOOL,
+            tool=self.tool,
+            reason="as told",
+            fit=0.5,
+            threshold=0.1,
+            used_context=bool(context),
+        )
+
+
+def echo_spec(text: dict, *, read_only: bool = True) -> ToolSpec:
+    """The server's tool under a schema that leaves the model no choice of `text`."""
+    return ToolSpec(
+        name="echo",
+        description="Say it again",
+        input_schema={
+            "type": "object",
+            "properties": {"text": text},
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+        server="raw",
+        annotations={"readOnlyHint": read_only},
+        source="test",
+    )
+
+
+@pytest.fixture
+def make_agent(bundled_engine, tmp_path):
+    """Make agents whose one tool is called with the text given; everything ends with the test."""
+    made: list[Agent] = []
+    server = McpServer(ServerConfig("raw", sys.executable, (str(SERVER),)))
+    server.start()
+
+    def make(text: str | dict = "hello", *, read_only: bool = True, approve=None, observers=(), **settings):
+        schema = {"const": text} if isinstance(text, str) else text
+        tools = Toolbox([server], Registry.of([echo_spec(schema, read_only=read_only)], name="test"))
+        agent = Agent(
+            bundled_engine,
+            tools,
+            router=ToldRouter(),
+            profile=Profile(max_tokens=12).changed(**settings),
+            observers=observers,
+            approve=approve,
+            library=BlockLibrary(bundled_engine, tmp_path / "blocks"),
+        )
+        made.append(agent)
+        return agent
+
+    yield make
+    for agent in made:
+        agent.close()
+    server.close()
