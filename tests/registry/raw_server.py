@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+FRESH = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
 TOOLS = [
     {
@@ -26,7 +27,8 @@ def send(message: dict) -> None:
 
 
 def text(value: str, *, error: bool = False) -> dict:
-    return {"content": [{"type": "text", "text": value}], "isError": error}
+    fresh = {"resultType": "complete"} if MODE == "modern" else {}
+    return {"content": [{"type": "text", "text": value}], "isError": error, **fresh}
 
 
 def hang() -> None:
@@ -128,10 +130,41 @@ START = {
 
 def pages(params: dict) -> dict:
     if MODE != "pages":
-        return {"tools": TOOLS}
+        return {"tools": TOOLS, **(FRESH if MODE == "modern" else {})}
     page = int(params.get("cursor") or 0)
     tools = [{**TOOLS[0], "name": f"echo_{page}_{index}"} for index in range(3)]
     return {"tools": tools, **({"nextCursor": str(page + 1)} if page < 2 else {})}
+
+
+def refuse(request: int) -> None:
+    send({"id": request, "error": {"code": -32601, "message": "Method not found"}})
+
+
+def initialize(request: int, params: dict) -> None:
+    facts = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
+    send({"id": request, "result": {"protocolVersion": params["protocolVersion"], **facts}})
+
+
+def discover(request: int, _params: dict) -> None:
+    found = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    send({"id": request, "result": {**found, **FRESH}})
+
+
+def list_tools(request: int, params: dict) -> None:
+    if MODE == "listhang":
+        hang()
+    send({"id": request, "result": {"tools": [{"name": 5}]} if MODE == "badlist" else pages(params)})
+
+
+METHODS = {
+    "tools/list": list_tools,
+    "tools/call": lambda request, params: call(request, params.get("arguments") or {}),
+}
+if MODE == "modern":  # a server that knows only the protocol without a handshake
+    METHODS["server/discover"] = discover
+else:
+    METHODS["initialize"] = initialize
+    METHODS["ping"] = lambda request, _params: send({"id": request, "result": {}})
 
 
 def main() -> None:
@@ -139,32 +172,10 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         method, request = message.get("method"), message.get("id")
-        params = message.get("params") or {}
-        if method == "initialize":
-            version = params["protocolVersion"]
-            send(
-                {
-                    "id": request,
-                    "result": {
-                        "protocolVersion": version,
-                        "capabilities": {"tools": {}},
-                        "serverInfo": {"name": "raw", "version": "1"},
-                    },
-                }
-            )
-        elif method == "tools/list":
-            if MODE == "listhang":
-                hang()
-            result = pages(params)
-            if MODE == "badlist":
-                result = {"tools": [{"name": 5}]}
-            send({"id": request, "result": result})
-        elif method == "tools/call":
-            call(request, params.get("arguments") or {})
-        elif method == "ping":
-            send({"id": request, "result": {}})
+        if method in METHODS:
+            METHODS[method](request, message.get("params") or {})
         elif request is not None:
-            send({"id": request, "error": {"code": -32601, "message": "Method not found"}})
+            refuse(request)
     if MODE == "stubborn":
         hang()
 

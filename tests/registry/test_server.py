@@ -90,6 +90,16 @@ def test_a_server_made_with_the_sdk(sdk_server):
     assert sdk_server.call("add", {"a": "no"}).is_error
 
 
+def test_a_server_without_a_handshake_is_discovered(raw):
+    with raw("modern") as server:
+        assert [tool.name for tool in server.list_tools()] == ["echo"]
+        assert say(server, "hi") == "hi"
+        with pytest.raises(ServerTimeout):
+            say(server, "slow", timeout=0.2)
+        assert say(server, "hi") == "hi"
+        assert server.restarts == 0
+
+
 def test_all_pages_of_tools_are_read(raw):
     with raw("pages") as server:
         assert len(server.list_tools()) == 9
