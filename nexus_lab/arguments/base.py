@@ -1,0 +1,173 @@
+"""The contracts of the arguments room: what a grammar left out, and what is wrong with a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from nexus_lab.errors import NexusError
+from nexus_lab.registry import neutralise
+
+__all__ = [
+    "ArgumentsError",
+    "ArgumentsRejected",
+    "DuplicateArgument",
+    "GrammarPlan",
+    "NotAnObject",
+    "NotJson",
+    "Projection",
+    "ProjectionKind",
+    "SchemaUnusable",
+    "TokenMask",
+    "Violation",
+]
+
+_SHOWN = 120
+
+
+class ArgumentsError(NexusError):
+    """The arguments of a call could not be made or read."""
+
+
+class SchemaUnusable(ArgumentsError):
+    """No arguments at all can satisfy the schema, or it is no JSON Schema."""
+
+
+class NotJson(ArgumentsError):
+    """The text is not JSON, or stops before its end."""
+
+
+class NotAnObject(ArgumentsError):
+    """The text is JSON, but not an object."""
+
+
+class DuplicateArgument(ArgumentsError):
+    """The text gives one argument twice."""
+
+
+class ArgumentsRejected(ArgumentsError):
+    """The arguments do not satisfy the schema.
+
+    Attributes
+    ----------
+    violations
+        All that is wrong with them.
+    """
+
+    def __init__(self, violations: tuple[Violation, ...], *, tool: str = "") -> None:
+        whom = f" of {neutralise(tool, limit=80)}" if tool else ""
+        super().__init__(
+            f"the arguments{whom} do not satisfy the schema: " + "; ".join(map(str, violations[:3])),
+            next_step="correct them and call again",
+        )
+        self.violations = violations
+
+
+class ProjectionKind(StrEnum):
+    """How a grammar departs from its schema.
+
+    ``dropped``: the grammar does not hold the keyword; ``shape_only``: it holds a part of it; both are
+    checked after the call is written. ``narrowed``: it allows less than the schema, so that a small model
+    comes to an end; what it allows is still valid.
+    """
+
+    DROPPED = "dropped"
+    SHAPE_ONLY = "shape_only"
+    NARROWED = "narrowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One departure of a grammar from its schema.
+
+    Attributes
+    ----------
+    path
+        JSON pointer of the schema that holds the keyword; empty for the root.
+    keyword
+        The keyword; ``*`` where a whole subschema gave way to its bare type.
+    """
+
+    path: str
+    keyword: str
+    kind: ProjectionKind
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{neutralise(self.path, limit=_SHOWN) or '/'} {self.keyword} {self.kind}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarPlan:
+    """A grammar for the arguments of a tool.
+
+    Attributes
+    ----------
+    grammar
+        What llguidance compiles, a JSON text.
+    projected
+        Every departure from the schema; nothing is left out silently.
+    schema_used
+        The schema that the grammar holds exactly.
+    tool
+        Whose arguments.
+    """
+
+    grammar: str
+    projected: tuple[Projection, ...]
+    schema_used: dict[str, Any]
+    tool: str = ""
+
+    @property
+    def unchecked(self) -> tuple[Projection, ...]:
+        """The departures that can let an invalid value through, so that a check must follow."""
+        return tuple(part for part in self.projected if part.kind is not ProjectionKind.NARROWED)
+
+    def report(self) -> tuple[str, ...]:
+        """Return one line for each departure, naming tool, path and keyword."""
+        name = neutralise(self.tool, limit=80) or "schema"
+        return tuple(f"{name} {part}" for part in self.projected)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong with arguments.
+
+    Attributes
+    ----------
+    path
+        JSON pointer of the value; empty for the arguments as a whole.
+    keyword
+        Keyword of the schema that it breaks.
+    message
+        One sentence for the reader; values of unknown origin in it are made harmless.
+    expected, found
+        What the keyword asks for, and the value.
+    schema_path
+        JSON pointer of the schema that holds the keyword, where no reference leads.
+    """
+
+    path: str
+    keyword: str
+    message: str
+    expected: Any = None
+    found: Any = None
+    schema_path: str = ""
+
+    def __str__(self) -> str:
+        return f"{neutralise(self.path, limit=_SHOWN) or 'arguments'}: {self.message}"
+
+
+class TokenMask(Protocol):
+    """What decides which tokens may come next; the engine's `generate` asks it before each token."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more may come."""
+
+    def mask(self, logits: Any) -> None:
+        """Set the logits (float32 [n_vocab]) of forbidden tokens to minus infinity, in place."""
+
+    def accept(self, token: int) -> None:
+        """Take note of the token that was chosen."""
