@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from nexus_lab.errors import Cancelled
 from nexus_lab.registry.config import ServerConfig
 from nexus_lab.registry.errors import ServerError, ServerNotRunning, ServerTimeout
 from nexus_lab.registry.json_values import copy_json
@@ -81,6 +83,7 @@ class McpServer:
         self._suspect = False
         self._restarts = 0
         self._failures = 0
+        self._owner = os.getpid()
 
     @classmethod
     def stdio(
@@ -164,6 +167,7 @@ class McpServer:
         _load_sdk()
         connection = Connection(self.config, self._limits)
         self._connection = connection
+        self._owner = os.getpid()
         _running.add(self)
         try:
             self._wait(connection.open(timeout), seconds=timeout, phase="start")
@@ -226,7 +230,7 @@ class McpServer:
         connection = self._usable()
         try:
             answer = self._wait(ask(connection), seconds=seconds, phase=phase)
-        except ServerTimeout:
+        except (ServerTimeout, Cancelled, KeyboardInterrupt):
             self._suspect = True
             raise
         self._failures = 0
@@ -284,8 +288,8 @@ class McpServer:
 
     def _end(self) -> None:
         connection = self._connection
-        if connection is None:
-            return
+        if connection is None or self._owner != os.getpid():
+            return  # what a fork inherited belongs to the parent
         try:
             self._wait(connection.close(), seconds=3 * self._limits.stop_s, phase="close")
         except ServerError:

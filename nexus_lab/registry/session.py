@@ -59,8 +59,7 @@ class Connection:
     _failure: BaseException | None = None
     _task: asyncio.Task[None] | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    _calls: set[anyio.CancelScope] = field(default_factory=set)
-    _cancelled: bool = False
+    _calls: dict[anyio.CancelScope, bool] = field(default_factory=dict)  # whether each was cancelled
     _asked_to_stop: bool = False
 
     def __post_init__(self) -> None:
@@ -145,11 +144,7 @@ class Connection:
             return failure
         if self.link.flooded:
             return self._flood_error()
-        if (
-            self.link.exit_code is not None
-            and self.link.exit_code >= 0
-            and not self.link.fault.startswith("its answer")
-        ):
+        if self.link.exit_code is not None and self.link.exit_code >= 0:
             return ServerStartFailed(
                 f"it ended at once with exit code {self.link.exit_code}",
                 server=name,
@@ -184,8 +179,8 @@ class Connection:
 
     def cancel_calls(self) -> None:
         """Cancel what is being asked now; the session stays."""
-        self._cancelled = True
-        for scope in tuple(self._calls):
+        for scope in self._calls:
+            self._calls[scope] = True
             scope.cancel()
 
     async def list_tools(self, seconds: float) -> list[dict[str, Any]]:
@@ -247,18 +242,18 @@ class Connection:
         session = self._session
         if session is None or not self.alive:
             raise await self._end_error(phase)
-        self._cancelled = False
-        with anyio.move_on_after(seconds) as scope:
-            self._calls.add(scope)
-            try:
+        scope = anyio.move_on_after(seconds)
+        self._calls[scope] = False
+        try:
+            with scope:
                 return await ask(session)
-            except MCPError as error:
-                raise await self._named(error, phase) from error
-            except (RuntimeError, ValueError) as error:
-                raise self._malformed(error) from error
-            finally:
-                self._calls.discard(scope)
-        if self._cancelled:
+        except MCPError as error:
+            raise await self._named(error, phase) from error
+        except (RuntimeError, ValueError) as error:
+            raise self._malformed(error) from error
+        finally:
+            cancelled = self._calls.pop(scope)
+        if cancelled:
             raise Cancelled(f"the {phase} of server {self.config.name!r} was cancelled")
         raise ServerTimeout(
             f"no answer within {seconds:g} s",

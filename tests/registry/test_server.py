@@ -295,6 +295,28 @@ def test_cancel_ends_the_wait_and_the_server_stays(raw):
         assert server.restarts == 0
 
 
+def test_a_hung_server_is_restarted_after_a_cancel_too(raw):
+    with raw() as server:
+        threading.Timer(0.2, server.cancel).start()
+        with pytest.raises(Cancelled):
+            say(server, "hang", timeout=30)
+        assert say(server, "hi") == "hi"
+        assert server.restarts == 1
+
+
+def test_a_forked_child_leaves_the_parents_servers_alone(raw):
+    with raw() as server:
+        child = os.fork()
+        if child == 0:
+            from nexus_lab.registry import server as module
+
+            module._close_all()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert say(server, "hi") == "hi"
+        assert server.restarts == 0
+
+
 def test_ctrl_c_ends_the_wait_and_the_server_stays(raw):
     with raw() as server:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
