@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from nexus_lab.cache.base import BatchSchedule, DecodeKind
 from nexus_lab.cache.ops import Append, CacheOp, Drop, Repair, Repos, Splice, ranges_of
-from nexus_lab.cache.snapshots import RowChunk, Snapshot
+from nexus_lab.cache.rows import RowMover, relabelled
+from nexus_lab.cache.snapshots import Snapshot
 from nexus_lab.cache.state import CacheState, fold
-from nexus_lab.engine.errors import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from nexus_lab._core import BuddyArena
     from nexus_lab.cache.base import BlockSource
     from nexus_lab.cache.program import CacheProgram
     from nexus_lab.cache.slots import SequencePool
-    from nexus_lab.cache.snapshots import RowMap, SnapshotStore
+    from nexus_lab.cache.snapshots import SnapshotStore
     from nexus_lab.engine import Engine, SequenceState
 
 __all__ = ["Executor", "Outcome"]
@@ -44,6 +41,8 @@ class Outcome:
         The operation that ran; None when nothing did.
     touched
         Logical indices that were appended, spliced, recomputed, dropped or moved.
+    computed
+        Those of them whose rows have no copy yet.
     rotations
         Most often that a moved row has been rounded by a rotation.
     declined
@@ -53,6 +52,7 @@ class Outcome:
     after: Snapshot
     executed: CacheOp | None
     touched: NDArray[np.int64]
+    computed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rotations: int = 0
     declined: Decline | None = None
 
@@ -82,7 +82,7 @@ class Executor:
         self._pool = pool
         self._store = store
         self._blocks = blocks
-        self._readable = "splice" not in engine.declines
+        self._rows = RowMover(engine, pool, store)
         self.on_progress: Callable[[int, int], None] | None = None
 
     def run(
@@ -127,28 +127,25 @@ class Executor:
             return _unchanged(op, before, target)
         state = fold(target)
         logits, done = before.logits, before.schedule
-        with self._undo(seq, before, start):
+        with self._rows.undo(seq, before, start):
             for first, last in pairwise(schedule.cuts(start, stop)):
                 wanted: Literal["last", "none"] = "last" if last == stop else "none"
                 place = int(state.positions[first])
                 logits = self._prefill(seq, state.tokens[first:last], wanted, start=place)
                 done = done.then(DecodeKind.PREFILL, first, last - first)
-            rows = self.captured(before.rows.extended(stop - start), np.arange(start, stop), state, seq)
-        return Outcome(Snapshot(target, state, rows, logits, done), op, np.arange(start, stop))
+        rows = before.rows.extended(stop - start)
+        touched = np.arange(start, stop)
+        return Outcome(Snapshot(target, state, rows, logits, done), op, touched, computed=touched)
 
-    def adopt(
-        self, tokens: tuple[int, ...], logits: NDArray[np.float32], before: Snapshot, seq: int
-    ) -> Outcome:
-        """Take tokens that a generation has already put on `seq` as an append, one token per batch."""
+    def adopt(self, tokens: tuple[int, ...], logits: NDArray[np.float32], before: Snapshot) -> Outcome:
+        """Take tokens that a generation has already put on the sequence as an append."""
         op = Append(tokens)
         target = before.program.then(op)
         state = fold(target)
         indices = np.arange(len(before.state), len(state))
-        rows = self.captured(before.rows.extended(len(indices)), indices, state, seq)
-        schedule = before.schedule
-        if len(indices):
-            schedule = schedule.then(DecodeKind.GENERATE, len(before.state), len(indices))
-        return Outcome(Snapshot(target, state, rows, logits, schedule), op, indices)
+        rows = before.rows.extended(len(indices))
+        done = before.schedule.then(DecodeKind.GENERATE, len(before.state), len(indices))
+        return Outcome(Snapshot(target, state, rows, logits, done), op, indices, computed=indices)
 
     def _splice(self, op: Splice, before: Snapshot, target: CacheProgram, seq: int) -> Outcome:
         if not op.tokens:
@@ -160,8 +157,8 @@ class Executor:
         state = fold(target)
         indices = np.arange(len(before.state), len(state))
         order = compiled.order()
-        with self._undo(seq, before, len(before.state)):
-            self._restore(self._moved(compiled.take(order), state.positions[indices]), seq)
+        with self._rows.undo(seq, before, len(before.state)):
+            self._rows.restore(self._rows.moved(compiled.take(order), state.positions[indices]), seq)
         # The compiled rows are the canonical copy: a later repos rotates them once, from their anchor.
         kept = self._store.chunk(lambda arena: compiled.take(order, arena=arena))
         turned = int(op.anchor != cursor)
@@ -201,18 +198,18 @@ class Executor:
         if declined is not None:
             return Outcome(before, None, selection[:0], declined=declined)
         state = fold(target)
-        with self._undo(seq, before, int(selection[0])):
+        with self._rows.undo(seq, before, int(selection[0])):
             if runs is None or (len(runs) > 1 and "input_patches" not in self._engine.declines):
                 logits = self._recompute_at_once(before.state, selection, seq)
             else:
                 logits = self._recompute_in_runs(before.state, runs, seq)
-            rows = self.captured(before.rows.placed(selection, None, None), selection, state, seq)
         if selection[-1] != len(state) - 1:
             logits = before.logits  # the newest token was not recomputed
         done = before.schedule
         for start, stop in ranges_of(op.selection):
             done = done.then(DecodeKind.REPAIR, start, stop - start)
-        return Outcome(Snapshot(target, state, rows, logits, done), op, selection)
+        rows = before.rows.placed(selection, None, None)
+        return Outcome(Snapshot(target, state, rows, logits, done), op, selection, computed=selection)
 
     def _repair_declined(
         self, before: Snapshot, selection: NDArray[np.int64], runs: list[NDArray[np.int64]] | None
@@ -242,11 +239,11 @@ class Executor:
         for run in runs:
             first, after = int(state.positions[run[0]]), int(state.positions[run[-1]]) + 1
             behind = state.positions[state.positions >= after]
-            aside = self._live_rows(seq, behind, None) if behind.size else None
+            aside = self._rows.live(seq, behind, None) if behind.size else None
             self._engine.remove(seq, first, -1)
             logits = self._prefill(seq, state.tokens[run], "last", start=first)
             if aside is not None:
-                self._restore(aside, seq)
+                self._rows.restore(aside, seq)
         return logits
 
     def _recompute_at_once(
@@ -259,13 +256,13 @@ class Executor:
         plan = PatchPlan.for_recompute(places, state.positions[state.active], cursor)
         with self._engine.input_patches(plan):
             logits = self._prefill(seq, state.tokens[selection], "last", start=cursor)
-        fresh = self._live_rows(seq, np.arange(cursor, cursor + len(selection)), None)
+        fresh = self._rows.live(seq, np.arange(cursor, cursor + len(selection)), None)
         fresh = fresh.take(fresh.order())
         self._engine.remove(seq, cursor, -1)
         for start, stop in ranges_of(places.tolist()):
             self._engine.remove(seq, start, stop)
         # Their keys were turned to these places when they were computed; only the cells' labels differ.
-        self._restore(_relabelled(fresh, places), seq)
+        self._rows.restore(relabelled(fresh, places), seq)
         return logits
 
     def _drop(self, op: Drop, before: Snapshot, target: CacheProgram, seq: int) -> Outcome:
@@ -273,7 +270,7 @@ class Executor:
         gone = np.flatnonzero(before.state.active & ~state.active)
         if not gone.size:
             return _unchanged(op, before, target)
-        with self._undo(seq, before, int(gone[0])):
+        with self._rows.parked(seq, before, int(gone[0])):
             for start, stop in ranges_of(before.state.positions[gone].tolist()):
                 self._engine.remove(seq, start, stop)
         logits = before.logits if state.active[-1] else None
@@ -290,77 +287,13 @@ class Executor:
             declined = replace(self._engine.declines["splice"], instead="positions stay as they are")
             return Outcome(before, None, moved[:0], declined=declined)
         # Positions belong to cells, which other sequences may share: moved rows get cells of their own.
-        rows, loans = self._with_copies(before, moved, seq)
-        fresh = self._moved(rows.gather(moved), state.positions[moved])
-        self._swap(seq, before, int(moved[0]), fresh)
+        rows, loans = self._rows.with_copies(before, moved, seq)
+        fresh = self._rows.moved(rows.gather(moved), state.positions[moved])
+        self._rows.swap(seq, before, int(moved[0]), fresh)
         rotations = int(rows.turns[moved].max()) + 1
         rows = rows.placed(loans, None, None, turns=rows.turns[loans] + 1)
-        return Outcome(Snapshot(target, state, rows, before.logits, before.schedule), op, moved, rotations)
-
-    # -- states ---------------------------------------------------------------------------------------------
-
-    def bring(self, wanted: Snapshot, before: Snapshot, seq: int) -> None:
-        """Replace what is on `seq` by the complete snapshot `wanted`; leading rows that are the same stay."""
-        common = _common(before, wanted)
-        new = wanted.state.active_indices()
-        new = new[new >= common]
-        fresh = self._moved(wanted.rows.gather(new), wanted.state.positions[new]) if new.size else None
-        self._swap(seq, before, common, fresh)
-
-    def _swap(self, seq: int, before: Snapshot, first: int, fresh: SequenceState | None) -> None:
-        """Put `fresh` in the place of the rows of logical token `first` and of those behind it.
-
-        The old rows stay on a scratch sequence until the engine has found room for the new ones; that takes
-        no cells that the old rows alone will not give back.
-        """
-        place = _place(before.state, first)
-        if place == before.state.next_position:
-            if fresh is not None:
-                self._restore(fresh, seq)
-            return
-        if fresh is None:
-            self._engine.remove(seq, place, -1)
-            return
-        rescue = self._rescue(seq, before, first)
-        with self._engine.scratch_sequence() as parked:
-            try:
-                self._engine.copy_sequence(seq, parked, place, -1)
-                self._engine.remove(seq, place, -1)
-                self._pool.with_room(partial(self._engine.restore_state, fresh, parked))
-                self._engine.copy_sequence(parked, seq)
-            except ContextFull:
-                self._engine.copy_sequence(parked, seq)
-                raise
-            except BaseException:
-                self._engine.remove(parked)
-                rescue()
-                raise
-
-    @contextmanager
-    def _undo(self, seq: int, before: Snapshot, first: int) -> Iterator[None]:
-        """Put the rows of logical token `first` and of those behind it back when the block fails."""
-        rescue = self._rescue(seq, before, first)
-        try:
-            yield
-        except BaseException:
-            rescue()
-            raise
-
-    def _rescue(self, seq: int, before: Snapshot, first: int) -> Callable[[], None]:
-        """Return what puts the rows of token `first` and of those behind it back, from copies of them."""
-        indices = before.state.active_indices()
-        indices = indices[indices >= first]
-        positions = before.state.positions[indices]
-        saved = None
-        if not before.rows.present(indices).all():
-            saved = self._live_rows(seq, positions, None)
-
-        def put_back() -> None:
-            self._engine.remove(seq, _place(before.state, first), -1)
-            if indices.size:
-                self._restore(saved or self._moved(before.rows.gather(indices), positions), seq)
-
-        return put_back
+        after = Snapshot(target, state, rows, before.logits, before.schedule)
+        return Outcome(after, op, moved, rotations=rotations)
 
     def _prefill(
         self, seq: int, tokens: NDArray[np.int32], logits: Literal["last", "none"], *, start: int
@@ -371,57 +304,9 @@ class Executor:
             )
         )
 
-    def _restore(self, state: SequenceState, seq: int) -> None:
-        self._pool.with_room(lambda: self._engine.restore_state(state, seq, append=True))
-
-    def _live_rows(self, seq: int, positions: NDArray[Any], arena: BuddyArena | None) -> SequenceState:
-        """Copy the rows at `positions` out of the context, in rising order of position."""
-        with self._engine.scratch_sequence() as scratch:
-            for start, stop in ranges_of(positions.tolist()):
-                self._engine.copy_sequence(seq, scratch, start, stop)
-            return self._engine.save_state(scratch, arena=arena)
-
-    def captured(self, rows: RowMap, indices: NDArray[np.int64], state: CacheState, seq: int) -> RowMap:
-        """Return `rows` with copies of the live rows of `indices`; without them where there is no room."""
-        if not self._readable or not indices.size:
-            return rows
-        chunk = self._store.chunk(lambda arena: self._live_rows(seq, state.positions[indices], arena))
-        if chunk is None or chunk.state is None:
-            return rows
-        return rows.placed(indices, chunk, chunk.state.order(), turns=rows.turns[indices])
-
-    def _with_copies(
-        self, before: Snapshot, indices: NDArray[np.int64], seq: int
-    ) -> tuple[RowMap, NDArray[np.int64]]:
-        """Return a map in which each token at `indices` has a copy, and those that only have one on loan.
-
-        A row whose copy could not be kept is copied from where it stands now, rotations included.
-        """
-        lacking = indices[~before.rows.present(indices)]
-        rows = self.captured(before.rows, lacking, before.state, seq)
-        loans = lacking[~rows.present(lacking)]
-        if loans.size:
-            state = self._live_rows(seq, before.state.positions[loans], None)
-            rows = rows.placed(loans, RowChunk(state), state.order(), turns=rows.turns[loans])
-        return rows, loans
-
-    def _moved(self, state: SequenceState, positions: NDArray[np.int32]) -> SequenceState:
-        """Return the rows of `state` rotated once to `positions`."""
-        rope = self._engine.info.rope
-        if np.array_equal(state.positions, positions) or rope is None:
-            return state
-        return self._store.scratch(lambda arena: state.moved(positions, rope, arena=arena))
-
 
 def _unchanged(op: CacheOp, before: Snapshot, target: CacheProgram) -> Outcome:
     return Outcome(replace(before, program=target, state=fold(target)), op, np.zeros(0, np.int64))
-
-
-def _place(state: CacheState, first: int) -> int:
-    """Return the position from which on the rows of logical token `first` and of those behind it are."""
-    positions = state.positions[first:]
-    active = positions[positions >= 0]
-    return int(active[0]) if active.size else state.next_position
 
 
 def _position_runs(state: CacheState, selection: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
@@ -433,21 +318,3 @@ def _position_runs(state: CacheState, selection: NDArray[np.int64]) -> list[NDAr
     if np.any(gaps[ordinal > 0] != 1):
         return None
     return np.split(selection, np.flatnonzero(np.diff(ordinal) != 1) + 1)
-
-
-def _common(one: Snapshot, two: Snapshot) -> int:
-    """Count the leading logical tokens whose rows are the same copies at the same positions."""
-    n = min(len(one.state), len(two.state))
-    same = one.state.positions[:n] == two.state.positions[:n]
-    lost = ~one.state.active[:n] & ~two.state.active[:n]
-    left, right = one.rows.identities()[:n], two.rows.identities()[:n]
-    kept = (left == right).all(axis=1) & (left[:, 0] != -1)
-    alike = same & (kept | lost)
-    return n if alike.all() else int(np.argmin(alike))
-
-
-def _relabelled(state: SequenceState, positions: NDArray[np.int32]) -> SequenceState:
-    """Return the same rows under other positions, without a rotation."""
-    layers = range(state.n_layer)
-    keys, values = [state.key(layer) for layer in layers], [state.value(layer) for layer in layers]
-    return type(state).from_rows(state.layout, positions, keys, values)

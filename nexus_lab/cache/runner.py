@@ -13,9 +13,12 @@ from nexus_lab.cache.base import BatchSchedule, OpRecord, RunnerError, RunResult
 from nexus_lab.cache.executor import Executor, Outcome
 from nexus_lab.cache.ops import Append, CacheOp, ranges_of
 from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.rows import RowMover
 from nexus_lab.cache.slots import SequencePool
-from nexus_lab.cache.snapshots import RowMap, Snapshot, SnapshotStore
+from nexus_lab.cache.snapshots import ARENA_FULL, RowMap, Snapshot, SnapshotStore
+from nexus_lab.cache.start import plan_start
 from nexus_lab.cache.state import fold
+from nexus_lab.errors import Decline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from nexus_lab.cache.base import BlockSource
     from nexus_lab.cache.slots import SlotMatch
     from nexus_lab.engine import Engine, Generation
-    from nexus_lab.errors import Decline
 
 __all__ = ["ProgramRunner"]
 
@@ -68,6 +70,7 @@ class ProgramRunner:
         self._engine = engine
         self.pool = SequencePool(engine) if pool is None else pool
         self.store = SnapshotStore(arena) if store is None else store
+        self._rows = RowMover(engine, self.pool, self.store)
         self._executor = Executor(engine, self.pool, self.store, blocks)
         self._on_op = on_op
         self._seq: int | None = None
@@ -210,7 +213,8 @@ class ProgramRunner:
             records = []
             if generation.cached:
                 tokens = generation.tokens[: generation.cached]
-                outcome = self._executor.adopt(tokens, generation.logits, before, seq)
+                outcome = self._executor.adopt(tokens, generation.logits, before)
+                self._live = outcome.after
                 records.append(self._record(Append(tokens), outcome, before, time.perf_counter() - began))
                 self._timeline = self._live.program
             return generation, self._result(start, records, began)
@@ -247,6 +251,8 @@ class ProgramRunner:
             records.extend(self._execute(op, schedule) for op in rest)
         except BaseException:
             self._check_sequence()
+            if records and records[-1].reused:
+                self._clear(self._sequence())  # what was shared is the beginning of an append that failed
             raise
         finally:
             self._executor.on_progress = None
@@ -259,65 +265,42 @@ class ProgramRunner:
         """Put the nearest state on the sequence; returns it and the operations that are left."""
         began = time.perf_counter()
         seq = self._sequence()
-        prefixes = list(program.prefixes())
-        live, kept = self._live_rest(program, prefixes), self._kept_prefix(prefixes)
-        plain = program.plain_tokens()
-        # The last of them is always computed, for its logits.
-        match = self.pool.match(plain[:-1]) if len(plain) > 1 else None
-        n_ops = len(program)
-        n_match = match.length if match is not None else 0
-        by_live = (-1, 0) if live is None else (len(self._live.state), n_ops - len(live))
-        by_snapshot = (len(prefixes[kept].layout), kept)
-        if live is not None and by_live >= max(by_snapshot, (n_match, 0)):
-            return self._started(StartKind.LIVE if by_live[0] else StartKind.EMPTY, began), live
-        if kept and by_snapshot >= (n_match, 0):
-            self._bring(prefixes[kept], seq)
-            return self._started(StartKind.SNAPSHOT, began), program.ops[kept:]
-        if match is None:
+        plan = plan_start(program, self._live.program, self.store, self.pool)
+        if plan.kind is StartKind.SNAPSHOT:
+            self._bring(plan.prefix, seq)
+        elif plan.match is not None:
+            records.append(self._share(plan.match, plan.prefix, seq))
+        elif plan.prefix != self._live.program:
             self._clear(seq)
-            return self._started(StartKind.EMPTY, began), program.ops
-        records.append(self._share(match, plain[:n_match], seq))
-        return self._started(StartKind.SLOT, began), _without(program.ops, n_match)
-
-    def _live_rest(self, program: CacheProgram, prefixes: list[CacheProgram]) -> Sequence[CacheOp] | None:
-        """Return the operations from the live state to `program`, as issued where possible."""
-        for n in range(len(prefixes) - 1, -1, -1):
-            if prefixes[n] == self._live.program:
-                return program.ops[n:]
-        return program.remainder(self._live.program)
-
-    def _kept_prefix(self, prefixes: list[CacheProgram]) -> int:
-        """Return the length in operations of the longest prefix with a snapshot; 0 when there is none."""
-        return next((n for n in range(len(prefixes) - 1, 0, -1) if prefixes[n].id in self.store), 0)
+        return self._started(plan.kind, began), plan.rest
 
     def _bring(self, program: CacheProgram, seq: int) -> None:
         snapshot = self.store.find(program.id)
         if snapshot is None:
             raise RunnerError(f"no snapshot of {program!r}", next_step="report this")
-        self._executor.bring(snapshot, self._live, seq)
+        self._rows.bring(snapshot, self._live, seq)
         self._settle(replace(snapshot, program=program), seq)
 
-    def _share(self, match: SlotMatch, tokens: tuple[int, ...], seq: int) -> OpRecord:
+    def _share(self, match: SlotMatch, program: CacheProgram, seq: int) -> OpRecord:
         """Begin with the cells of another sequence's plain prefix, or with those of our own."""
         began = time.perf_counter()
-        op = Append(tokens)
-        program = CacheProgram((op,))
         state = fold(program)
         if match.seq == seq:
-            self._engine.remove(seq, len(tokens), -1)
+            self._engine.remove(seq, len(state), -1)
         else:
             self._clear(seq)
-            self._engine.copy_sequence(match.seq, seq, 0, len(tokens))
-        lacking = np.flatnonzero(~match.rows.present(state.active_indices()))
-        rows = self._executor.captured(match.rows, lacking, state, seq)
-        after = Snapshot(program, state, rows, None, match.schedule)
-        outcome = Outcome(after, op, state.active_indices())
-        return self._record(op, outcome, _empty(), time.perf_counter() - began, reused=len(tokens))
+            self._engine.copy_sequence(match.seq, seq, 0, len(state))
+        self._live = Snapshot(program, state, match.rows, None, match.schedule)
+        indices = state.active_indices()
+        lacking = indices[~match.rows.present(indices)]
+        outcome = Outcome(self._live, program.ops[0], indices, computed=lacking)
+        return self._record(program.ops[0], outcome, _empty(), time.perf_counter() - began, reused=len(state))
 
     def _execute(self, op: CacheOp, schedule: BatchSchedule | None) -> OpRecord:
         began = time.perf_counter()
         before = self._live
         outcome = self._executor.run(op, before, self._sequence(), schedule=schedule)
+        self._live = outcome.after  # from here on the operation is done, even if keeping it is interrupted
         return self._record(op, outcome, before, time.perf_counter() - began)
 
     def _rejoin(self) -> None:
@@ -336,10 +319,11 @@ class ProgramRunner:
     ) -> OpRecord:
         """Make what `outcome` says the live state, keep a snapshot of it, and tell the listener."""
         began = time.perf_counter()
-        after = outcome.after
-        declined = self._settle(after, self._sequence())
-        if reused:
-            declined = None  # the first part of an append is no step of its own
+        seq, after = self._sequence(), outcome.after
+        rows = self._rows.captured(after.rows, outcome.computed, after.state, seq)
+        after = replace(after, rows=rows)
+        # The shared first part of an append has no logits: it is no state to come back to.
+        declined = self._settle(after, seq, keep=not reused)
         places = after.state.positions[outcome.touched]
         record = OpRecord(
             index=len(before.program),
@@ -363,17 +347,21 @@ class ProgramRunner:
             self._on_op(record)
         return record
 
-    def _settle(self, snapshot: Snapshot, seq: int) -> Decline | None:
+    def _settle(self, snapshot: Snapshot, seq: int, *, keep: bool = True) -> Decline | None:
         """Take `snapshot` for what is on `seq` now; returns why it was not kept."""
         self._live = snapshot
         self.store.hold(self, snapshot.rows)
         if not self._borrowed:
             self.pool.publish(seq, snapshot)
-        kept = self.store.keep(snapshot)
-        if isinstance(kept, Snapshot):
-            self._live = kept
+        if not keep:
             return None
-        return kept
+        if "splice" in self._engine.declines:
+            return replace(self._engine.declines["splice"], instead=ARENA_FULL.instead)
+        kept = self.store.keep(snapshot)
+        if isinstance(kept, Decline):
+            return kept
+        self._live = kept
+        return None
 
     def _started(self, kind: StartKind, began: float) -> Start:
         live = self._live
@@ -422,7 +410,8 @@ class ProgramRunner:
     def _check_sequence(self) -> None:
         """Start from nothing when an undo itself failed or was interrupted; snapshots are still there."""
         seq = self._sequence()
-        if self._engine.pos_max(seq) + 1 != self._live.state.next_position:
+        state = self._live.state
+        if not np.array_equal(self._engine.positions(seq), state.positions[state.active]):
             _LOG.warning("sequence %d is not as it was before the operation; it has been emptied", seq)
             self._clear(seq)
 
@@ -430,16 +419,3 @@ class ProgramRunner:
 def _empty() -> Snapshot:
     program = CacheProgram()
     return Snapshot(program, fold(program), RowMap(), None, BatchSchedule())
-
-
-def _without(ops: Sequence[CacheOp], n_tokens: int) -> list[CacheOp]:
-    """Return `ops` without the first `n_tokens` tokens, which the appends at their start bring."""
-    left = n_tokens
-    rest = list(ops)
-    while left:
-        op = rest.pop(0)  # what stands between these appends has no effect, or they would not be a prefix
-        if isinstance(op, Append) and len(op.tokens) > left:
-            rest.insert(0, Append(op.tokens[left:]))
-            break
-        left -= len(op.tokens) if isinstance(op, Append) else 0
-    return rest

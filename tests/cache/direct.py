@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine, SequenceState
 
 
+# D_KL in nats that this model shows between two cell layouts of one state; measured at about 0.005.
+NOISE = 0.02
+
+
 class Direct:
     """One sequence, driven by hand; positions are the caller's business."""
 

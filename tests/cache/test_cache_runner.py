@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from direct import Blocks, direct, kl, rows_by_position, same_rows
+from direct import NOISE, Blocks, direct, kl, rows_by_position, same_rows
 
 from nexus_lab import _core
 from nexus_lab.cache import (
@@ -24,9 +24,6 @@ from nexus_lab.cache import (
 from nexus_lab.errors import Cancelled
 
 pytestmark = pytest.mark.model
-
-# D_KL in nats that this model shows between two cell layouts of one state; measured at about 0.005.
-NOISE = 0.02
 
 
 def live_rows(runner, engine):
