@@ -69,7 +69,7 @@ def _members(archive: zipfile.ZipFile, source: Path) -> list[zipfile.ZipInfo]:
     tops = set()
     for info in infos:
         path = PurePosixPath(info.filename.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]:
+        if path.is_absolute() or ".." in path.parts or any(":" in part for part in path.parts[:1]):
             raise DamagedSession(
                 f"{source} holds a file that would land outside: {info.filename!r}",
                 next_step="do not trust this zip",

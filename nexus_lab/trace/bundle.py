@@ -157,7 +157,9 @@ def _table(bundle: Path, table: str) -> pl.LazyFrame:
         return frame_of(table, ()).lazy()
     try:
         eager = path.stat().st_size <= _EAGER_BYTES
-        return conform(table, pl.read_parquet(path).lazy() if eager else pl.scan_parquet(path))
+        if eager:
+            return conform(table, pl.read_parquet(path).lazy()).collect().lazy()
+        return conform(table, pl.scan_parquet(path))
     except FileNotFoundError:
         raise
     except (pl.exceptions.PolarsError, OSError) as error:

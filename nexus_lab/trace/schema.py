@@ -21,7 +21,7 @@ from nexus_lab.agent.base import (
 from nexus_lab.trace.base import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from nexus_lab.agent.base import Row
 
@@ -272,6 +272,24 @@ def conform(table: str, frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.select(*columns, *extra)
 
 
-def frame_of(table: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+def frame_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Build the table from `rows`; a value of the wrong type becomes null, so that it costs itself only."""
-    return pl.DataFrame(list(rows), schema=SCHEMAS[table], orient="row", strict=False)
+    schema = SCHEMAS[table]
+    return pl.DataFrame(
+        [_column(name, dtype, [row.get(name) for row in rows]) for name, dtype in schema.items()]
+    )
+
+
+def _column(name: str, dtype: Any, values: Sequence[Any]) -> pl.Series:
+    try:
+        return pl.Series(name, values, dtype=dtype, strict=True)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        return pl.Series(name, [_value(value, dtype) for value in values], dtype=dtype, strict=False)
+
+
+def _value(value: Any, dtype: Any) -> Any:
+    """Return `value` where `dtype` can hold it, else null."""
+    try:
+        return pl.Series([value], dtype=dtype, strict=False).item()
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        return None
