@@ -36,12 +36,13 @@ def say(server: McpServer, text: str, **options) -> str:
 
 def exists(pid: int) -> bool:
     """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return True
+    if Path("/proc").exists():
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()[:1] not in ("", "Z")
 
 
 def open_files() -> int:
