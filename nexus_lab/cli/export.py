@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,8 +35,8 @@ def export(
     from nexus_lab.trace import Redactor, read_session
     from nexus_lab.trace import export as export_session
 
-    # Without contents there is nothing to redact but what the reader names.
-    redactor = Redactor.of((), redact or ()) if not contents else Redactor.of(patterns=redact or ())
+    # Without contents there is nothing to redact but home folders and what the reader names.
+    redactor = Redactor.of(patterns=redact or ()) if contents else Redactor.of(("home",), redact or ())
     recorded = read_session(session)
     path = export_session(recorded, to, out, contents=contents, redactor=redactor)
     console.print(plain(f"wrote {path}"))

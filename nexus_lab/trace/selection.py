@@ -56,7 +56,8 @@ def select(session: Session, *, contents: bool = False, redactor: Redactor | Non
     contents
         Keep contents, as far as they were recorded.
     redactor
-        What to remove from every text, contents or not. Home folders go from the manifest in any case.
+        What to remove from every text, contents or not. ``None`` removes home folders from the manifest and
+        nothing else; a redactor without a rule removes nothing at all.
     """
     contents = contents and session.manifest.contents
     tables = {}
@@ -64,7 +65,7 @@ def select(session: Session, *, contents: bool = False, redactor: Redactor | Non
         frame = lazy.collect()
         if not contents:
             frame = _without_contents(name, frame)
-        if redactor is not None:
+        if redactor is not None and redactor.kinds:
             frame = _redacted(name, frame, redactor)
         tables[name] = frame
     kinds = (*session.manifest.redacted, *(redactor.kinds if redactor else ()))

@@ -46,7 +46,7 @@ _VIRIDIS = (
 )
 # The strip's drawing area for positions, in pixels from its top.
 _POSITION_TOP, _POSITION_BOTTOM = 37, 92
-_VISIBLE = 0.005  # of a time line
+_VISIBLE = 0.01  # of a time line
 
 
 @dataclass(frozen=True, slots=True)
