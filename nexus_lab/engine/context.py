@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab._core import EvalBridge
     from nexus_lab.engine.base import KvType
 
 __all__ = ["ContextSettings", "LlamaContext"]
@@ -44,8 +45,8 @@ class LlamaContext:
 
     Parameters
     ----------
-    callbacks
-        Addresses (eval callback, abort callback, user data), or ``None`` without a bridge.
+    bridge
+        Its callbacks are set on the context; an abort it is asked for also ends the loading.
 
     Raises
     ------
@@ -53,15 +54,16 @@ class LlamaContext:
         With llama.cpp's own words.
     """
 
-    def __init__(self, path: Path, settings: ContextSettings, callbacks: tuple[int, int, int] | None) -> None:
+    def __init__(self, path: Path, settings: ContextSettings, bridge: EvalBridge) -> None:
         self._lib = llama()
+        self._bridge = bridge  # the context keeps its bare address
         self.settings = settings
         self.model: Any = None
         self.ctx: Any = None
         with LogTail() as tail:
             self.model = self._load_model(path, tail)
             try:
-                self.ctx = self._make_context(settings, callbacks, tail)
+                self.ctx = self._make_context(settings, tail)
             except ModelLoadFailed:
                 self.free()
                 raise
@@ -76,6 +78,10 @@ class LlamaContext:
     def _load_model(self, path: Path, tail: LogTail) -> Any:
         parameters = self._lib.llama_model_default_params()
         parameters.n_gpu_layers = self.settings.gpu_layers
+        on_progress = self._lib.llama_progress_callback(
+            lambda _share, _data: not self._bridge.abort_requested
+        )
+        parameters.progress_callback = on_progress
         model = self._lib.llama_model_load_from_file(str(path).encode(), parameters)
         if not model:
             raise ModelLoadFailed(
@@ -84,9 +90,7 @@ class LlamaContext:
             )
         return model
 
-    def _make_context(
-        self, settings: ContextSettings, callbacks: tuple[int, int, int] | None, tail: LogTail
-    ) -> Any:
+    def _make_context(self, settings: ContextSettings, tail: LogTail) -> Any:
         lib = self._lib
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = settings.n_ctx
@@ -100,12 +104,10 @@ class LlamaContext:
         parameters.type_k = parameters.type_v = settings.kv_type.value
         parameters.no_perf = True
         parameters.offload_kqv = settings.gpu_layers != 0
-        if callbacks is not None:
-            on_node, on_abort, user_data = callbacks
-            parameters.cb_eval = lib.ggml_backend_sched_eval_callback(on_node)
-            parameters.cb_eval_user_data = user_data
-            parameters.abort_callback = lib.ggml_abort_callback(on_abort)
-            parameters.abort_callback_data = user_data
+        parameters.cb_eval = lib.ggml_backend_sched_eval_callback(self._bridge.eval_callback)
+        parameters.cb_eval_user_data = self._bridge.user_data
+        parameters.abort_callback = lib.ggml_abort_callback(self._bridge.abort_callback)
+        parameters.abort_callback_data = self._bridge.user_data
         context = lib.llama_init_from_model(self.model, parameters)
         if not context:
             raise ModelLoadFailed(

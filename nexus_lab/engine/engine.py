@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from contextlib import contextmanager
 from functools import cached_property
@@ -18,6 +17,7 @@ from nexus_lab.engine.generation import generate
 from nexus_lab.engine.loader import load
 from nexus_lab.engine.machine import machine_facts
 from nexus_lab.engine.patches import AttentionCapture, PatchReport
+from nexus_lab.engine.text import ModelText
 from nexus_lab.engine.threads import cap_threads
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ __all__ = ["Engine"]
 Logits = Literal["last", "all", "none"]
 
 
-class Engine:
+class Engine(ModelText):
     """Runs a local model; made by `Engine.load`.
 
     Every operation takes the turn lock, runs on the engine's own thread and can be interrupted: by `cancel`
@@ -63,19 +63,16 @@ class Engine:
 
     def __init__(self, loaded: Loaded, *, schedule: DecodeSchedule, seed: int) -> None:
         self._runtime: Runtime = loaded.runtime
-        self.vocabulary = loaded.vocabulary
-        self.chat = loaded.chat
+        super().__init__(loaded.vocabulary, loaded.chat)
         self.info: ModelInfo = loaded.info
         self.n_ctx = loaded.runtime.context.n_ctx
         self.threads = schedule.threads
         self.schedule = schedule
         self.seed = seed
         self.declines: Mapping[str, Decline] = MappingProxyType(loaded.declines)
-        self._grammar_lock = threading.Lock()
-        self._grammar_tokenizer: Any = None
         self._slots = list(range(N_SLOTS - 1, -1, -1))
         # Frees the model when the engine is forgotten, and before the interpreter goes.
-        self._finalizer = weakref.finalize(self, loaded.runtime.close)
+        self._finalizer = weakref.finalize(self, _close, loaded)
 
     @classmethod
     def load(
@@ -179,55 +176,6 @@ class Engine:
     def machine(self) -> dict[str, Any]:
         """Facts about machine and versions, with this engine's threads."""
         return machine_facts(threads=self.threads)
-
-    # -- text ---------------------------------------------------------------------------------------------
-
-    def tokenize(self, text: str, *, bos: bool = False, special: bool = True) -> list[int]:
-        """Turn text into tokens; see `Vocabulary.tokenize`."""
-        return self.vocabulary.tokenize(text, bos=bos, special=special)
-
-    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Turn tokens into text; control tokens are left out unless `special`."""
-        return self.vocabulary.detokenize(tokens, special=special)
-
-    def token_bytes(self, token: int) -> bytes:
-        """Bytes that `token` adds to the text; none for a control token."""
-        return self.vocabulary.token_bytes(token)
-
-    @property
-    def eos(self) -> int | None:
-        """End-of-sequence token."""
-        return self.vocabulary.eos
-
-    @property
-    def eot(self) -> int | None:
-        """End-of-turn token."""
-        return self.vocabulary.eot
-
-    @property
-    def bos(self) -> int | None:
-        """Beginning-of-sequence token."""
-        return self.vocabulary.bos
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> str:
-        """Render messages with the model's chat template; ``chat.is_fallback`` says when it has none."""
-        return self.chat.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
-
-    @property
-    def grammar_tokenizer(self) -> Any:
-        """The vocabulary as llguidance sees it, built once."""
-        from nexus_lab.engine.grammar import grammar_tokenizer
-
-        with self._grammar_lock:
-            if self._grammar_tokenizer is None:
-                self._grammar_tokenizer = grammar_tokenizer(self.vocabulary)
-            return self._grammar_tokenizer
 
     # -- sequences ----------------------------------------------------------------------------------------
 
@@ -477,6 +425,12 @@ class Engine:
         decline = self.declines.get(feature)
         if decline is not None:
             raise PatchFailed(f"{feature}: {decline.reason}", next_step=f"instead: {decline.instead}")
+
+
+def _close(loaded: Loaded) -> None:
+    with loaded.runtime.turn_lock.hold():
+        loaded.vocabulary.close()
+        loaded.runtime.close()
 
 
 def _check_sizes(**sizes: int) -> None:

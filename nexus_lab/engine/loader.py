@@ -47,8 +47,7 @@ def load(model: str | Path, settings: ContextSettings) -> Loaded:
     gguf = read_gguf(path)
     check_generates(gguf)
     bridge = _core.EvalBridge(function_addresses())
-    callbacks = (bridge.eval_callback, bridge.abort_callback, bridge.user_data)
-    runtime = Runtime(lambda: LlamaContext(path, settings, callbacks), bridge)
+    runtime = Runtime(lambda: LlamaContext(path, settings, bridge), bridge)
     try:
         return _complete(runtime, gguf, settings)
     except BaseException:

@@ -61,12 +61,20 @@ class Runtime:
         self._scratch = list(range(N_SLOTS, N_SLOTS + N_SCRATCH))
         self._armed: ArmedPrefill | None = None
         self._closed = False
+        self.context = self._make(make_context)
+        self.ledger = CellLedger(self.context.n_ctx)
+
+    def _make(self, make_context: Callable[[], LlamaContext]) -> LlamaContext:
+        made: list[LlamaContext] = []
         try:
-            self.context = self.worker.call_to_end(make_context)
+            self.worker.call(lambda: made.append(make_context()))
         except BaseException:
+            # An interruption may come when the context is there already.
+            for context in made:
+                self.worker.call_to_end(context.free)
             self.worker.close()
             raise
-        self.ledger = CellLedger(self.context.n_ctx)
+        return made[0]
 
     def close(self) -> None:
         """Free the context; waits for a running turn."""

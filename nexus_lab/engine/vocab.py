@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.engine.errors import TokenError
+from nexus_lab.engine.errors import EngineClosed, TokenError
 from nexus_lab.engine.native import function_address, llama
 
 if TYPE_CHECKING:
@@ -31,12 +31,29 @@ class Vocabulary:
 
     def __init__(self, handle: Any) -> None:
         self._lib = llama()
-        self.handle = handle
+        self._handle: Any = handle
         self.size = int(self._lib.llama_vocab_n_tokens(handle))
         self.bos = self._token(self._lib.llama_vocab_bos(handle))
         self.eos = self._token(self._lib.llama_vocab_eos(handle))
         self.eot = self._token(self._lib.llama_vocab_eot(handle))
         self.adds_bos = bool(self._lib.llama_vocab_get_add_bos(handle))
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer.
+
+        Raises
+        ------
+        EngineClosed
+            When the model has been freed.
+        """
+        if self._handle is None:
+            raise EngineClosed("the engine is closed", next_step="load it again")
+        return self._handle
+
+    def close(self) -> None:
+        """Forget the pointer, which is about to dangle."""
+        self._handle = None
 
     @staticmethod
     def _token(value: int) -> int | None:

@@ -25,9 +25,14 @@ using Array = py::array_t<Element, py::array::c_style>;
 
 template <typename Function>
 void look_up(const py::dict& addresses, const char* name, Function& target) {
-    if (!addresses.contains(name)) throw std::invalid_argument(std::string("no address of ") + name);
+    if (!addresses.contains(name)) {
+        throw std::invalid_argument(std::string("no address of ") + name);
+    }
     const auto address = addresses[name].cast<std::uintptr_t>();
-    if (address == 0) throw std::invalid_argument(std::string("null address of ") + name);
+    if (address == 0) {
+        throw std::invalid_argument(std::string("null address of ") + name);
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loaded library gives its functions as addresses
     target = reinterpret_cast<Function>(address);
 }
 
@@ -59,22 +64,33 @@ bridge::Library library_from(const py::dict& addresses) {
 
 template <typename Element>
 std::vector<Element> copy_of(const std::optional<Array<Element>>& array) {
-    return array ? std::vector<Element>(array->data(), array->data() + array->size()) : std::vector<Element>();
+    return array ? std::vector<Element>(array->data(), array->data() + array->size())
+                 : std::vector<Element>();
 }
 
 std::vector<bridge::PositionRange> ranges_from(const std::optional<Array<std::int32_t>>& array) {
     std::vector<bridge::PositionRange> ranges;
-    if (!array) return ranges;
-    if (array->ndim() != 2 || array->shape(1) != 2) throw std::invalid_argument("hidden: expected shape [n, 2]");
+    if (!array) {
+        return ranges;
+    }
+    if (array->ndim() != 2 || array->shape(1) != 2) {
+        throw std::invalid_argument("hidden: expected shape [n, 2]");
+    }
     const auto view = array->unchecked<2>();
     ranges.reserve(static_cast<std::size_t>(view.shape(0)));
-    for (py::ssize_t row = 0; row < view.shape(0); ++row) ranges.push_back({view(row, 0), view(row, 1)});
+    for (py::ssize_t row = 0; row < view.shape(0); ++row) {
+        ranges.push_back({view(row, 0), view(row, 1)});
+    }
     return ranges;
 }
 
 void set_capture(bridge::Plan& plan, const std::optional<Array<float>>& buffer) {
-    if (!buffer) return;
-    if (buffer->ndim() != 4) throw std::invalid_argument("capture_buffer: expected shape [layer, head, query, cell]");
+    if (!buffer) {
+        return;
+    }
+    if (buffer->ndim() != 4) {
+        throw std::invalid_argument("capture_buffer: expected shape [layer, head, query, cell]");
+    }
     if (buffer->shape(0) != static_cast<py::ssize_t>(plan.capture_layers.size()) ||
         buffer->shape(2) != plan.capture_last - plan.capture_first) {
         throw std::invalid_argument("capture_buffer: expected one slice per layer and query");
@@ -95,7 +111,8 @@ class PyEvalBridge {
   public:
     explicit PyEvalBridge(const py::dict& addresses) : bridge_(library_from(addresses)) {}
 
-    void arm(std::int32_t n_tokens, std::int32_t first_position, const std::optional<Array<std::int32_t>>& positions,
+    void arm(std::int32_t n_tokens, std::int32_t first_position,
+             const std::optional<Array<std::int32_t>>& positions,
              const std::optional<Array<std::int32_t>>& cell_positions,
              const std::optional<Array<std::int64_t>>& hidden_offsets,
              const std::optional<Array<std::int32_t>>& hidden, bool map_cells,
@@ -144,39 +161,51 @@ std::uintptr_t address_of(Function function) {
 }  // namespace
 
 void register_bridge(py::module_& module) {
-    py::class_<PyEvalBridge>(module, "EvalBridge",
-                             "Native evaluation and abort callbacks of one llama.cpp context.\n\n"
-                             "`addresses` maps names of public ggml functions to their addresses in the loaded "
-                             "library.\nRaises ValueError when one is missing.")
+    py::class_<PyEvalBridge>(
+        module, "EvalBridge",
+        "Native evaluation and abort callbacks of one llama.cpp context.\n\n"
+        "`addresses` maps names of public ggml functions to their addresses in the loaded "
+        "library.\nRaises ValueError when one is missing.")
         .def(py::init<const py::dict&>(), py::arg("addresses"))
-        .def_property_readonly("eval_callback", [](const PyEvalBridge&) { return address_of(&EvalBridge::on_node); },
-                               "Address for cb_eval.")
-        .def_property_readonly("abort_callback", [](const PyEvalBridge&) { return address_of(&EvalBridge::on_abort); },
-                               "Address for abort_callback.")
-        .def_property_readonly("user_data", [](PyEvalBridge& self) { return address_of(&self.native()); },
-                               "User data of both callbacks; valid while this object lives.")
-        .def_property_readonly("layout_problem", [](PyEvalBridge& self) { return self.native().layout_problem(); },
-                               "First difference between the tensor mirror and the library; empty when they agree.")
-        .def_property_readonly("first_graph_checked",
-                               [](PyEvalBridge& self) { return self.native().first_graph_checked(); },
-                               "Whether a whole live graph has been compared.")
-        .def_property_readonly("abort_requested", [](PyEvalBridge& self) { return self.native().abort_requested(); })
-        .def("request_abort", [](PyEvalBridge& self) { self.native().request_abort(); },
-             "Stop the running decode at its next graph node. Any thread.")
+        .def_property_readonly(
+            "eval_callback", [](const PyEvalBridge&) { return address_of(&EvalBridge::on_node); },
+            "Address for cb_eval.")
+        .def_property_readonly(
+            "abort_callback", [](const PyEvalBridge&) { return address_of(&EvalBridge::on_abort); },
+            "Address for abort_callback.")
+        .def_property_readonly(
+            "user_data", [](PyEvalBridge& self) { return address_of(&self.native()); },
+            "User data of both callbacks; valid while this object lives.")
+        .def_property_readonly(
+            "layout_problem", [](PyEvalBridge& self) { return self.native().layout_problem(); },
+            "First difference between the tensor mirror and the library; empty when they agree.")
+        .def_property_readonly(
+            "first_graph_checked", [](PyEvalBridge& self) { return self.native().first_graph_checked(); },
+            "Whether a whole live graph has been compared.")
+        .def_property_readonly("abort_requested",
+                               [](PyEvalBridge& self) { return self.native().abort_requested(); })
+        .def(
+            "request_abort", [](PyEvalBridge& self) { self.native().request_abort(); },
+            "Stop the running decode at its next graph node. Any thread.")
         .def("clear_abort", [](PyEvalBridge& self) { self.native().clear_abort(); })
-        .def("arm", &PyEvalBridge::arm, py::arg("n_tokens"), py::kw_only(), py::arg("first_position") = 0,
-             py::arg("positions") = py::none(), py::arg("cell_positions") = py::none(),
-             py::arg("hidden_offsets") = py::none(), py::arg("hidden") = py::none(), py::arg("map_cells") = false,
-             py::arg("capture_layers") = std::vector<std::int32_t>(),
-             py::arg("capture_queries") = std::pair<std::int32_t, std::int32_t>(0, 0),
-             py::arg("capture_buffer") = py::none(),
-             "Set what the next decode call, of `n_tokens` tokens in one graph, has patched and read back.\n\n"
-             "positions: int32 [n_tokens], RoPE positions. cell_positions: int32, positions of the sequence's cells\n"
-             "in ascending cell order. hidden_offsets: int64 [n_tokens + 1] into hidden: int32 [n, 2], half-open\n"
-             "ranges of cell positions that a query must not see. capture_buffer: float32 [layer, head, query, cell].\n"
-             "Raises ValueError when the plan contradicts itself, RuntimeError when one is armed.")
+        .def(
+            "arm", &PyEvalBridge::arm, py::arg("n_tokens"), py::kw_only(), py::arg("first_position") = 0,
+            py::arg("positions") = py::none(), py::arg("cell_positions") = py::none(),
+            py::arg("hidden_offsets") = py::none(), py::arg("hidden") = py::none(),
+            py::arg("map_cells") = false, py::arg("capture_layers") = std::vector<std::int32_t>(),
+            py::arg("capture_queries") = std::pair<std::int32_t, std::int32_t>(0, 0),
+            py::arg("capture_buffer") = py::none(),
+            "Set what the next decode call, of `n_tokens` tokens in one graph, has patched and read back.\n\n"
+            "positions: int32 [n_tokens], RoPE positions. cell_positions: int32, positions of the sequence's "
+            "cells\n"
+            "in ascending cell order. hidden_offsets: int64 [n_tokens + 1] into hidden: int32 [n, 2], "
+            "half-open\n"
+            "ranges of cell positions that a query must not see. capture_buffer: float32 [layer, head, "
+            "query, cell].\n"
+            "Raises ValueError when the plan contradicts itself, RuntimeError when one is armed.")
         .def("disarm", &PyEvalBridge::disarm,
-             "End the plan and return what happened: problem, graphs, n_kv, destination_cells, earlier_cells,\n"
+             "End the plan and return what happened: problem, graphs, n_kv, destination_cells, "
+             "earlier_cells,\n"
              "captured_layers.");
 }
 

@@ -47,7 +47,9 @@ std::vector<std::pair<std::int32_t, std::int64_t>> cells_by_position(const Plan&
 }
 
 void require(bool condition, const char* message) {
-    if (!condition) throw std::invalid_argument(message);
+    if (!condition) {
+        throw std::invalid_argument(message);
+    }
 }
 
 void check_hidden(const Plan& plan) {
@@ -64,7 +66,9 @@ void check_hidden(const Plan& plan) {
 }
 
 void check_capture(const Plan& plan) {
-    if (plan.capture_layers.empty()) return;
+    if (plan.capture_layers.empty()) {
+        return;
+    }
     require(0 <= plan.capture_first && plan.capture_first < plan.capture_last &&
                 plan.capture_last <= plan.n_tokens,
             "capture: expected 0 <= first < last <= n_tokens");
@@ -96,7 +100,9 @@ std::string EvalBridge::layout_problem() const {
 
 void EvalBridge::arm(Plan plan) {
     check_plan(plan);
-    if (mode_.load(std::memory_order_acquire) == Mode::plan) throw std::logic_error("a plan is armed already");
+    if (mode_.load(std::memory_order_acquire) == Mode::plan) {
+        throw std::logic_error("a plan is armed already");
+    }
     plan_ = std::move(plan);
     report_ = Report{};
     first_node_ = nullptr;
@@ -122,7 +128,9 @@ Report EvalBridge::disarm() {
 
 bool EvalBridge::on_node(Tensor* tensor, bool ask, void* user_data) noexcept {
     auto& bridge = *static_cast<EvalBridge*>(user_data);
-    if (bridge.mode_.load(std::memory_order_relaxed) == Mode::idle) return false;
+    if (bridge.mode_.load(std::memory_order_relaxed) == Mode::idle) {
+        return false;
+    }
     try {
         return bridge.visit(*tensor, ask);
     } catch (const std::exception& error) {
@@ -138,26 +146,40 @@ bool EvalBridge::on_abort(void* user_data) noexcept {
 
 bool EvalBridge::visit(Tensor& tensor, bool ask) {
     const auto mode = mode_.load(std::memory_order_relaxed);
-    if (!first_graph_checked() && ask) check_graph(tensor);
-    if (mode != Mode::plan || !layout_problem_.empty()) return !ask;
+    if (!first_graph_checked() && ask) {
+        check_graph(tensor);
+    }
+    if (mode != Mode::plan || !layout_problem_.empty()) {
+        return !ask;
+    }
     if (!ask) {
-        if (const auto layer = captured_layer(tensor)) capture(tensor, *layer);
+        if (const auto layer = captured_layer(tensor)) {
+            capture(tensor, *layer);
+        }
         return true;
     }
     count_graph(tensor);
-    if (!inputs_done()) visit_sources(tensor);
+    if (!inputs_done()) {
+        visit_sources(tensor);
+    }
     return captured_layer(tensor).has_value();
 }
 
 // The whole first graph is compared; a second sight of its first node ends it.
 void EvalBridge::check_graph(const Tensor& tensor) {
     const bool again = &tensor == check_first_node_;
-    if (check_first_node_ == nullptr) check_first_node_ = &tensor;
+    if (check_first_node_ == nullptr) {
+        check_first_node_ = &tensor;
+    }
     auto found = again ? std::string() : verify_tensor(library_, tensor);
     for (const Tensor* source : tensor.src) {
-        if (!again && found.empty() && source != nullptr) found = verify_tensor(library_, *source);
+        if (!again && found.empty() && source != nullptr) {
+            found = verify_tensor(library_, *source);
+        }
     }
-    if (found.empty() && !again) return;
+    if (found.empty() && !again) {
+        return;
+    }
     if (!found.empty()) {
         const std::lock_guard lock(problem_mutex_);
         layout_problem_ = std::move(found);
@@ -182,7 +204,9 @@ bool EvalBridge::inputs_done() const { return positions_done_ && mask_done_ && d
 
 void EvalBridge::visit_sources(const Tensor& tensor) {
     for (Tensor* source : tensor.src) {
-        if (source != nullptr && report_.problem.empty()) visit_input(*source);
+        if (source != nullptr && report_.problem.empty()) {
+            visit_input(*source);
+        }
     }
 }
 
@@ -206,7 +230,8 @@ bool EvalBridge::writable(const Tensor& input, ElementType type, std::int64_t el
     const auto* data = static_cast<const std::byte*>(input.data);
     const auto bytes = library_.count_bytes(&input);
     const bool inside = data >= base && data + bytes <= base + library_.buffer_get_size(input.buffer);
-    const auto needed = static_cast<std::size_t>(elements) * library_.type_size(static_cast<std::int32_t>(type));
+    const auto needed =
+        static_cast<std::size_t>(elements) * library_.type_size(static_cast<std::int32_t>(type));
     if (input.type != static_cast<std::int32_t>(type) || !inside || bytes < needed) {
         fail("the input " + std::string(name_of(input)) + " has another type or size than expected");
         return false;
@@ -215,15 +240,23 @@ bool EvalBridge::writable(const Tensor& input, ElementType type, std::int64_t el
 }
 
 void EvalBridge::patch_positions(Tensor& input) {
-    if (!writable(input, ElementType::i32, plan_.n_tokens)) return;
-    if (input.ne[0] != plan_.n_tokens) return fail("inp_pos does not hold one position per token");
+    if (!writable(input, ElementType::i32, plan_.n_tokens)) {
+        return;
+    }
+    if (input.ne[0] != plan_.n_tokens) {
+        return fail("inp_pos does not hold one position per token");
+    }
     std::copy(plan_.positions.begin(), plan_.positions.end(), static_cast<std::int32_t*>(input.data));
     positions_done_ = true;
 }
 
 void EvalBridge::read_destinations(const Tensor& input) {
-    if (!writable(input, ElementType::i64, plan_.n_tokens)) return;
-    if (input.ne[0] != plan_.n_tokens) return fail("attn_inp_k_idxs does not hold one cell per token");
+    if (!writable(input, ElementType::i64, plan_.n_tokens)) {
+        return;
+    }
+    if (input.ne[0] != plan_.n_tokens) {
+        return fail("attn_inp_k_idxs does not hold one cell per token");
+    }
     const auto* cells = static_cast<const std::int64_t*>(input.data);
     report_.destination_cells.assign(cells, cells + plan_.n_tokens);
     destinations_done_ = true;
@@ -235,10 +268,14 @@ void EvalBridge::visit_mask(Tensor& input) {
         cells > std::numeric_limits<std::int32_t>::max()) {
         return fail("attn_inp_kq_mask does not hold one row per token");
     }
-    if (!destinations_done_) return fail("attn_inp_kq_mask is read before the destination cells are known");
+    if (!destinations_done_) {
+        return fail("attn_inp_kq_mask is read before the destination cells are known");
+    }
     report_.n_kv = static_cast<std::int32_t>(cells);
     if (input.type == static_cast<std::int32_t>(ElementType::f32)) {
-        if (writable(input, ElementType::f32, cells * plan_.n_tokens)) patch_mask<float>(input);
+        if (writable(input, ElementType::f32, cells * plan_.n_tokens)) {
+            patch_mask<float>(input);
+        }
     } else if (writable(input, ElementType::f16, cells * plan_.n_tokens)) {
         patch_mask<Half>(input);
     }
@@ -252,7 +289,9 @@ std::vector<std::int64_t> EvalBridge::visible_cells(const Tensor& input) const {
     std::sort(own.begin(), own.end());
     std::vector<std::int64_t> cells;
     for (std::int64_t cell = 0; cell < input.ne[0]; ++cell) {
-        if (is_finite(row[cell]) && !std::binary_search(own.begin(), own.end(), cell)) cells.push_back(cell);
+        if (is_finite(row[cell]) && !std::binary_search(own.begin(), own.end(), cell)) {
+            cells.push_back(cell);
+        }
     }
     return cells;
 }
@@ -261,7 +300,9 @@ template <typename Element>
 void EvalBridge::patch_mask(Tensor& input) {
     report_.earlier_cells = visible_cells<Element>(input);
     mask_done_ = true;
-    if (plan_.hidden_offsets.empty()) return;
+    if (plan_.hidden_offsets.empty()) {
+        return;
+    }
     if (report_.earlier_cells.size() != plan_.cell_positions.size()) {
         return fail("the sequence has other cells than the plan says");
     }
@@ -273,21 +314,31 @@ void EvalBridge::patch_mask(Tensor& input) {
         for (auto r = plan_.hidden_offsets[query]; r < plan_.hidden_offsets[query + 1]; ++r) {
             const auto range = plan_.hidden[static_cast<std::size_t>(r)];
             auto entry = std::lower_bound(table.begin(), table.end(), range.begin, below);
-            for (; entry != table.end() && entry->first < range.end; ++entry) hide(row[entry->second]);
+            for (; entry != table.end() && entry->first < range.end; ++entry) {
+                hide(row[entry->second]);
+            }
         }
     }
 }
 
 std::optional<std::size_t> EvalBridge::captured_layer(const Tensor& tensor) const {
-    if (plan_.capture_layers.empty()) return std::nullopt;
+    if (plan_.capture_layers.empty()) {
+        return std::nullopt;
+    }
     const auto name = name_of(tensor);
-    if (!name.starts_with(attention_prefix)) return std::nullopt;
+    if (!name.starts_with(attention_prefix)) {
+        return std::nullopt;
+    }
     std::int32_t layer = -1;
     const auto digits = name.substr(attention_prefix.size());
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+    if (error != std::errc() || end != digits.data() + digits.size()) {
+        return std::nullopt;
+    }
     const auto found = std::find(plan_.capture_layers.begin(), plan_.capture_layers.end(), layer);
-    if (found == plan_.capture_layers.end()) return std::nullopt;
+    if (found == plan_.capture_layers.end()) {
+        return std::nullopt;
+    }
     return static_cast<std::size_t>(found - plan_.capture_layers.begin());
 }
 
@@ -307,8 +358,8 @@ void EvalBridge::capture(const Tensor& tensor, std::size_t layer_index) {
     for (std::size_t head = 0; head < heads; ++head) {
         for (std::size_t query = 0; query < queries; ++query) {
             const auto row = (layer_index * heads + head) * queries + query;
-            const auto offset = head * tensor.nb[2] +
-                                (static_cast<std::size_t>(plan_.capture_first) + query) * tensor.nb[1];
+            const auto offset =
+                head * tensor.nb[2] + (static_cast<std::size_t>(plan_.capture_first) + query) * tensor.nb[1];
             library_.tensor_get(&tensor, plan_.capture_buffer.data() + row * stride, offset, bytes);
         }
     }
@@ -316,7 +367,9 @@ void EvalBridge::capture(const Tensor& tensor, std::size_t layer_index) {
 }
 
 void EvalBridge::fail(std::string problem) {
-    if (report_.problem.empty()) report_.problem = std::move(problem);
+    if (report_.problem.empty()) {
+        report_.problem = std::move(problem);
+    }
 }
 
 }  // namespace nexus::bridge

@@ -29,7 +29,8 @@ struct Plan {
     std::vector<std::int32_t> positions;
     // Positions of the sequence's cells before the call, in ascending cell order.
     std::vector<std::int32_t> cell_positions;
-    // hidden[hidden_offsets[i] .. hidden_offsets[i + 1]) are the ranges that query i must not see; or both empty.
+    // hidden[hidden_offsets[i] .. hidden_offsets[i + 1]) are the ranges that query i must not see; or both
+    // empty.
     std::vector<std::int64_t> hidden_offsets;
     std::vector<PositionRange> hidden;
     // Ask for the destination cells, and for the sequence's cells as the first query sees them.

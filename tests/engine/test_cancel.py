@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -109,3 +110,37 @@ def test_ctrl_c_stops_a_prefill_and_the_context_goes_on():
     assert word == "interrupted"
     assert float(seconds) < 0.8 * whole
     assert lines[1:] == ["19 19 20", "equal"]
+
+
+@pytest.mark.model
+def test_an_engine_that_was_never_closed_goes_quietly():
+    code = (
+        "from nexus_lab.engine import Engine\n"
+        "engine = Engine.load(n_ctx=256, threads=1)\n"
+        "engine.prefill(engine.acquire_sequence(), [1, 2, 3])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("", "")
+
+
+def test_ctrl_c_stops_a_load(tiny_path, monkeypatch: pytest.MonkeyPatch):
+    """The interruption arrives from inside the loading, so the test does not race with it."""
+    from nexus_lab.engine import native
+
+    asked: list[float] = []
+    real = native.llama().llama_progress_callback
+
+    def interrupting(function):
+        def report(share: float, data: object) -> bool:
+            if not asked:
+                asked.append(share)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.3)
+            return function(share, data)
+
+        return real(report)
+
+    monkeypatch.setattr(native.llama(), "llama_progress_callback", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        Engine.load(tiny_path("plain"), n_ctx=256, threads=1)
+    assert len(asked) == 1

@@ -168,8 +168,9 @@ def test_a_closed_engine_says_so(tiny_path):
     engine = Engine.load(tiny_path("plain"), n_ctx=256, threads=1)
     engine.close()
     engine.close()
-    with pytest.raises(EngineClosed):
-        engine.acquire_sequence()
+    for call in (engine.acquire_sequence, lambda: engine.tokenize("the"), lambda: engine.token_bytes(5)):
+        with pytest.raises(EngineClosed):
+            call()
 
 
 @pytest.mark.parametrize(
