@@ -1,1 +1,135 @@
-"""The splice room: what a precompiled block costs in fidelity."""
+"""The splice room: what a precompiled block costs in fidelity.
+
+A tool block is compiled once behind a chosen context (`BlockLibrary`), spliced at the live cursor with some of
+its tokens repaired (`splice_block`), and measured against the full prefill and the model's noise floor
+(`shadow_prefill`, `noise_floor`).
+"""
+
+from __future__ import annotations
+
+from nexus_lab.splice.base import (
+    BlockRefused,
+    RepairKind,
+    RepairPlan,
+    RepairStrategy,
+    Run,
+    SplicePath,
+    SpliceResult,
+    SpliceTimings,
+)
+from nexus_lab.splice.blocks import ToolBlock
+from nexus_lab.splice.calibration import (
+    Calibration,
+    CalibrationCell,
+    CalibrationError,
+    load_calibration,
+    save_calibration,
+)
+from nexus_lab.splice.compiler import BlockCompiler, CompileError
+from nexus_lab.splice.contracts import (
+    Bounded,
+    Choice,
+    ContractError,
+    Exact,
+    Paper,
+    SpliceContract,
+    choose,
+    parse_contract,
+)
+from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fraction
+from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift
+from nexus_lab.splice.fidelity import NoiseFloor, Shadow, noise_floor, prompt_tokens, shadow_prefill
+from nexus_lab.splice.identity import block_id, context_hash
+from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks
+from nexus_lab.splice.measures import (
+    Fidelity,
+    LogitsError,
+    compare_logits,
+    kl_divergence,
+    top1_agreement,
+    top_k_overlap,
+)
+from nexus_lab.splice.model import SpliceUnavailable, model_header
+from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
+from nexus_lab.splice.splicer import is_anchored, splice_block, why_not
+from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
+from nexus_lab.splice.trials import (
+    Reference,
+    Trial,
+    TrialCase,
+    calibrate,
+    growing_prefix,
+    measure_reference,
+    measure_splice,
+)
+
+__all__ = [
+    "CURVE",
+    "SYSTEM_PROMPT",
+    "BlockCompiler",
+    "BlockLibrary",
+    "BlockRefused",
+    "BlockUnknown",
+    "Bounded",
+    "Calibration",
+    "CalibrationCell",
+    "CalibrationError",
+    "Choice",
+    "CompileError",
+    "ContractError",
+    "CurveError",
+    "DriftError",
+    "Exact",
+    "Fidelity",
+    "Full",
+    "KVDrift",
+    "Leading",
+    "LibraryBlocks",
+    "LogitsError",
+    "NoRepair",
+    "NoiseFloor",
+    "Paper",
+    "Reference",
+    "RepairKind",
+    "RepairPlan",
+    "RepairStrategy",
+    "Run",
+    "Shadow",
+    "SpliceContract",
+    "SplicePath",
+    "SpliceResult",
+    "SpliceTimings",
+    "SpliceUnavailable",
+    "StrategyError",
+    "ToolBlock",
+    "Trailing",
+    "Trial",
+    "TrialCase",
+    "block_id",
+    "calibrate",
+    "choose",
+    "compare_logits",
+    "context_hash",
+    "growing_prefix",
+    "is_anchored",
+    "key_value_drift",
+    "kl_divergence",
+    "load_calibration",
+    "measure_reference",
+    "measure_splice",
+    "model_header",
+    "noise_floor",
+    "parse_contract",
+    "prompt_tokens",
+    "repair_count",
+    "repair_fraction",
+    "sample_history",
+    "sample_tokens",
+    "save_calibration",
+    "shadow_prefill",
+    "splice_block",
+    "strategy",
+    "top1_agreement",
+    "top_k_overlap",
+    "why_not",
+]

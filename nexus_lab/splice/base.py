@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nexus_lab._core import FormatError
     from nexus_lab.errors import Decline
 
 __all__ = [
@@ -47,6 +48,11 @@ class BlockRefused(NexusError):
         self.field = field
         self.expected = expected
         self.found = found
+
+    @classmethod
+    def wrap(cls, error: FormatError, *, path: object) -> BlockRefused:
+        """Turn what the native reader found into this room's error."""
+        return cls(error.field, expected=error.expected, found=error.found, path=path)
 
 
 class RepairKind(StrEnum):

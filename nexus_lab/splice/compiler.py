@@ -1,0 +1,117 @@
+"""Compiling a tool block: its K/V rows behind a chosen context, written to a block file."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nexus_lab import _core
+from nexus_lab.errors import NexusError
+from nexus_lab.splice.blocks import ToolBlock
+from nexus_lab.splice.identity import context_hash
+from nexus_lab.splice.model import cache_layout, model_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from nexus_lab.engine import Engine, SequenceState
+
+__all__ = ["BlockCompiler", "CompileError"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class CompileError(NexusError):
+    """A block cannot be compiled from this."""
+
+
+class BlockCompiler:
+    """Compiles blocks with one running model, in a sequence of its own.
+
+    Parameters
+    ----------
+    engine
+        The running model; its live sequences are left alone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def compile(self, tokens: Sequence[int], context: Sequence[int] = (), *, path: Path) -> ToolBlock:
+        """Compute the block behind `context` and write its file, atomically.
+
+        Parameters
+        ----------
+        tokens
+            Tokens of the block.
+        context
+            Tokens before it: none, a system prompt, a typical history. Their number is the anchor.
+        path
+            File to write.
+
+        Raises
+        ------
+        CompileError
+            When the block has no tokens.
+        SpliceUnavailable
+            When the model's cache cannot be spliced.
+        ContextFull
+            When context and block do not fit beside the live sequences.
+        Cancelled
+            When the engine was cancelled; there is no file then.
+        """
+        self._check(tokens)
+        with self._engine.turn(), self._engine.scratch_sequence() as seq:
+            if len(context):
+                self._engine.prefill(seq, context, start=0, logits="none")
+            self._engine.prefill(seq, tokens, start=len(context), logits="none")
+            return self._save(seq, tokens, context, path)
+
+    def capture(self, seq: int, tokens: Sequence[int], context: Sequence[int], *, path: Path) -> ToolBlock:
+        """Write a block from rows that a live sequence holds.
+
+        Parameters
+        ----------
+        seq
+            Sequence that begins with `context` and then `tokens`, each computed behind the ones before it.
+        tokens, context, path
+            As in `compile`.
+        """
+        self._check(tokens)
+        if self._engine.pos_max(seq) + 1 < len(context) + len(tokens):
+            raise CompileError(
+                f"sequence {seq} holds fewer than {len(context)} + {len(tokens)} tokens",
+                next_step="prefill context and block first",
+            )
+        return self._save(seq, tokens, context, path)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        cache_layout(self._engine)
+        if not len(tokens):
+            raise CompileError("a block without tokens", next_step="give at least one token")
+
+    def _save(self, seq: int, tokens: Sequence[int], context: Sequence[int], path: Path) -> ToolBlock:
+        start = len(context)
+        state = self._engine.save_state(seq, start=start, stop=start + len(tokens))
+        keys, values = _ordered_rows(state)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = model_header(self._engine, anchor=start, context_hash=context_hash(context))
+        _core.write_block(path, header, np.asarray(tokens, np.int32), keys, values)
+        _LOG.info("compiled %d tokens behind %d into %s", len(tokens), start, path.name)
+        return ToolBlock(path)
+
+
+def _ordered_rows(
+    state: SequenceState,
+) -> tuple[list[NDArray[np.float16]], list[NDArray[np.float16]]]:
+    """Return K and V of each layer in position order."""
+    order = state.order()
+    return (
+        [np.ascontiguousarray(state.key(layer)[order]) for layer in range(state.n_layer)],
+        [np.ascontiguousarray(state.value(layer)[order]) for layer in range(state.n_layer)],
+    )

@@ -1,0 +1,193 @@
+"""Splicing a block at the live cursor: check, rotate once, append, repair; or prefill, and say why."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from nexus_lab.errors import Decline
+from nexus_lab.splice.base import BlockRefused, SplicePath, SpliceResult, SpliceTimings
+from nexus_lab.splice.calibration import load_calibration
+from nexus_lab.splice.contracts import Bounded, Choice, choose
+from nexus_lab.splice.identity import context_hash
+from nexus_lab.splice.strategies import Full, Leading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nexus_lab.engine import Engine
+    from nexus_lab.splice.base import RepairPlan, RepairStrategy
+    from nexus_lab.splice.blocks import ToolBlock
+    from nexus_lab.splice.calibration import Calibration
+    from nexus_lab.splice.contracts import SpliceContract
+
+__all__ = ["is_anchored", "splice_block", "why_not"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def splice_block(
+    engine: Engine,
+    seq: int,
+    block: ToolBlock,
+    *,
+    contract: SpliceContract | None = None,
+    strategy: RepairStrategy | None = None,
+    budget: float | None = None,
+    preceding: Sequence[int] | None = None,
+    calibration: Calibration | None = None,
+    rest: Sequence[int] = (),
+) -> SpliceResult:
+    """Append a block to a live sequence, and after it the rest of the prompt.
+
+    Whatever stands in the way of a splice is found before a row is written; the block is then prefilled as
+    text, and the result says why. When anything fails or is cancelled, the sequence is left as it was.
+
+    Parameters
+    ----------
+    engine
+        The running model.
+    seq
+        Sequence to append to; the block's first token gets the position after its last.
+    block
+        The compiled block.
+    contract
+        What to hold the splice to; sets the repair. Give this or `strategy`.
+    strategy, budget
+        Repair to run in place of a contract; leading, with its default budget, when both are absent.
+    preceding
+        Tokens of the sequence, when every one of them was computed behind the ones before it. They decide
+        whether the splice is anchored; without them it is not.
+    calibration
+        Measured bounds for ``bounded``; by default those stored for this model and compile context.
+    rest
+        Tokens after the block. With them the result holds logits and a time to first token.
+
+    Returns
+    -------
+    SpliceResult
+        Path, repair, timings, and the reason of a decline.
+
+    Raises
+    ------
+    ContextFull
+        When block and rest do not fit; nothing was written.
+    Cancelled
+        When the engine was cancelled; the sequence is as before.
+    """
+    with engine.turn():
+        started = perf_counter()
+        n_past = engine.pos_max(seq) + 1
+        anchored = is_anchored(engine, block, n_past=n_past, preceding=preceding)
+        declined = why_not(engine, block)
+        if declined is not None:
+            choice = Choice(Full().plan(block.n_tokens, n_past), declined)
+        elif contract is None:
+            choice = Choice((strategy or Leading()).plan(block.n_tokens, n_past, budget))
+        else:
+            choice = _by_contract(engine, block, contract, n_past, calibration, anchored=anchored)
+        check_s = perf_counter() - started
+        written = _write(engine, seq, block, choice.plan, n_past=n_past, rest=rest)
+    if choice.declined is not None:
+        _LOG.info("splice declined (%s): %s", choice.declined.code, choice.declined.reason)
+    return SpliceResult(
+        path=SplicePath.PREFILL if choice.plan.count == block.n_tokens else SplicePath.SPLICE,
+        plan=choice.plan,
+        contract="" if contract is None else str(contract),
+        n_past=n_past,
+        n_tokens=block.n_tokens,
+        anchored=anchored,
+        timings=replace(written.timings, check_s=check_s),
+        declined=choice.declined,
+        logits=written.logits,
+    )
+
+
+def why_not(engine: Engine, block: ToolBlock) -> Decline | None:
+    """Say why `block` cannot be spliced into `engine`, or ``None`` when it can; reads, and writes nothing."""
+    declined = engine.declines.get("splice")
+    if declined is not None:
+        return declined
+    try:
+        block.check(engine)
+    except BlockRefused as refused:
+        return Decline(f"block_{refused.field}", refused.problem)
+    return None
+
+
+def is_anchored(engine: Engine, block: ToolBlock, *, n_past: int, preceding: Sequence[int] | None) -> bool:
+    """Whether the block stands behind the tokens it was compiled behind, under the same attention kernel.
+
+    An equal position is not enough: the tokens decide, by their hash.
+    """
+    return (
+        preceding is not None
+        and "splice" not in engine.declines
+        and len(preceding) == n_past == block.anchor
+        and block.same_kernel(engine)
+        and context_hash(preceding) == block.context_hash
+    )
+
+
+def _by_contract(
+    engine: Engine,
+    block: ToolBlock,
+    contract: SpliceContract,
+    n_past: int,
+    calibration: Calibration | None,
+    *,
+    anchored: bool,
+) -> Choice:
+    if isinstance(contract, Bounded) and calibration is None and not anchored:
+        calibration = load_calibration(
+            engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention
+        )
+    return choose(
+        contract, n_tokens=block.n_tokens, n_past=n_past, anchored=anchored, calibration=calibration
+    )
+
+
+@dataclass(slots=True)
+class _Written:
+    timings: SpliceTimings
+    logits: NDArray[np.float32] | None
+
+
+def _write(
+    engine: Engine, seq: int, block: ToolBlock, plan: RepairPlan, *, n_past: int, rest: Sequence[int]
+) -> _Written:
+    """Bring block and rest into the sequence, or leave it as it was."""
+    clock = _Clock()
+    try:
+        for run in plan.runs():
+            if run.recomputed:
+                with clock.step("repair_s"):
+                    engine.prefill(seq, block.tokens[run.start : run.stop], logits="none")
+                continue
+            with clock.step("rotate_s"):
+                rows = block.rows_at(engine, n_past, start=run.start, stop=run.stop)
+            with clock.step("restore_s"):
+                engine.restore_state(rows, seq, append=True)
+        with clock.step("rest_s"):
+            logits = engine.prefill(seq, rest, logits="last") if len(rest) else None
+    except BaseException:
+        engine.remove(seq, n_past, -1)
+        raise
+    return _Written(SpliceTimings(**clock.seconds), logits)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        started = perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started

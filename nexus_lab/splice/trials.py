@@ -1,0 +1,243 @@
+"""Measuring splices: one block behind one live prefix, its full prefill once, then any number of repairs.
+
+Every run of a trial starts from the same cells in the same order, so what differs is the splice alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nexus_lab.splice.calibration import Calibration, CalibrationCell
+from nexus_lab.splice.fidelity import logits_of, noise_floor, prompt_tokens
+from nexus_lab.splice.identity import context_hash
+from nexus_lab.splice.measures import compare_logits
+from nexus_lab.splice.splicer import splice_block
+from nexus_lab.splice.strategies import Leading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from nexus_lab.engine import Engine
+    from nexus_lab.splice.base import RepairStrategy, SpliceResult
+    from nexus_lab.splice.blocks import ToolBlock
+    from nexus_lab.splice.library import BlockLibrary
+    from nexus_lab.splice.measures import Fidelity
+
+__all__ = [
+    "Reference",
+    "Trial",
+    "TrialCase",
+    "calibrate",
+    "growing_prefix",
+    "measure_reference",
+    "measure_splice",
+]
+
+_DEPTHS = (256, 512, 1024, 2048)
+_BUDGETS = (0.0, 0.1, 0.25, 0.5)
+_SEEDS = (101, 102, 103)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCase:
+    """What is measured: a block, the prompt after it, and the tokens forced while distributions are compared.
+
+    Attributes
+    ----------
+    name
+        Name of the tool.
+    block, rest, answer
+        Tokens of the block, of the rest of the prompt, and of the answer.
+    """
+
+    name: str
+    block: tuple[int, ...]
+    rest: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """The full prefill of a case behind a prefix.
+
+    Attributes
+    ----------
+    logits
+        After the rest and after each forced token, float32 [1 + n_answer, n_vocab].
+    ttft_s
+        Time of one prefill of block and rest together, in seconds.
+    block_s
+        Time of a prefill of the block alone, in seconds.
+    """
+
+    logits: NDArray[np.float32]
+    ttft_s: float
+    block_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One splice of a case, against its reference."""
+
+    result: SpliceResult
+    fidelity: Fidelity
+
+
+@contextmanager
+def growing_prefix(engine: Engine, tokens: Sequence[int]) -> Iterator[Callable[[int], int]]:
+    """Lend a live sequence that can be grown to ever larger depths.
+
+    Yields
+    ------
+    Callable
+        Takes a depth, prefills the prefix up to it, and returns the sequence.
+    """
+    seq = engine.acquire_sequence()
+
+    def grow(depth: int) -> int:
+        done = engine.pos_max(seq) + 1
+        if depth > done:
+            engine.prefill(seq, tokens[done:depth], logits="none")
+        return seq
+
+    try:
+        yield grow
+    finally:
+        engine.release_sequence(seq)
+
+
+def measure_reference(engine: Engine, seq: int, case: TrialCase) -> Reference:
+    """Prefill a case behind the live tokens of `seq`, twice: once for the clock, once for the logits."""
+    with engine.turn(), _left_as_it_was(engine, seq) as again:
+        started = perf_counter()
+        engine.prefill(seq, case.block + case.rest, logits="last")
+        ttft_s = perf_counter() - started
+        again()
+        started = perf_counter()
+        engine.prefill(seq, case.block, logits="none")
+        block_s = perf_counter() - started
+        first = logits_of(engine, seq, case.rest, "last")
+        return Reference(_with_answer(engine, seq, case, first), ttft_s, block_s)
+
+
+def measure_splice(
+    engine: Engine,
+    seq: int,
+    case: TrialCase,
+    block: ToolBlock,
+    reference: Reference,
+    *,
+    strategy: RepairStrategy,
+    budget: float | None = None,
+    preceding: Sequence[int] | None = None,
+) -> Trial:
+    """Splice a case behind the live tokens of `seq` and compare it with its reference; see `splice_block`."""
+    with engine.turn(), _left_as_it_was(engine, seq):
+        result = splice_block(
+            engine, seq, block, strategy=strategy, budget=budget, preceding=preceding, rest=case.rest
+        )
+        first = np.empty(0, np.float32) if result.logits is None else result.logits
+        return Trial(result, compare_logits(reference.logits, _with_answer(engine, seq, case, first)))
+
+
+def calibrate(
+    engine: Engine,
+    library: BlockLibrary,
+    cases: Sequence[TrialCase],
+    *,
+    context: Sequence[int],
+    strategy: RepairStrategy | None = None,
+    depths: Sequence[int] = _DEPTHS,
+    budgets: Sequence[float] = _BUDGETS,
+    seeds: Sequence[int] = _SEEDS,
+    quantile: float = 0.95,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """Measure D_KL by depth and budget, for the contract ``bounded``.
+
+    Parameters
+    ----------
+    engine, library
+        The running model, and where its blocks are kept.
+    cases
+        Blocks to measure; lengths outside theirs are not covered afterwards.
+    context
+        Tokens the blocks are compiled behind.
+    strategy
+        Repair to calibrate; leading by default.
+    depths, budgets
+        Grid of the measurement.
+    seeds
+        One sample conversation each, to put the blocks behind.
+    quantile
+        Quantile of the samples that must stay under a bound.
+    on_progress
+        Called with the measurements done and all of them.
+
+    Returns
+    -------
+    Calibration
+        To be stored with `save_calibration`. A sample is the mean D_KL of one block at one depth of one
+        conversation, over the case's forced answer.
+    """
+    chosen = strategy or Leading()
+    samples: dict[tuple[int, float], list[float]] = {(d, b): [] for d in depths for b in budgets}
+    total, done = len(seeds) * len(depths) * len(cases) * len(budgets), 0
+    for seed in seeds:
+        with growing_prefix(engine, prompt_tokens(engine, max(depths), seed=seed)) as grow:
+            for depth in sorted(depths):
+                seq = grow(depth)
+                for case in cases:
+                    block = library.get_or_compile(case.block, context)
+                    reference = measure_reference(engine, seq, case)
+                    for budget in budgets:
+                        trial = measure_splice(
+                            engine, seq, case, block, reference, strategy=chosen, budget=budget
+                        )
+                        samples[depth, budget].append(trial.fidelity.dkl_mean)
+                        done += 1
+                        if on_progress is not None:
+                            on_progress(done, total)
+    return Calibration(
+        fingerprint=engine.info.fingerprint,
+        context_hash=context_hash(context).hex(),
+        flash_attention=engine.schedule.flash_attention,
+        strategy=chosen.name,
+        quantile=quantile,
+        noise_floor=noise_floor(engine).dkl,
+        n_tokens_min=min(len(case.block) for case in cases),
+        n_tokens_max=max(len(case.block) for case in cases),
+        cells=tuple(
+            CalibrationCell.from_samples(depth, budget, values, quantile)
+            for (depth, budget), values in sorted(samples.items())
+        ),
+    )
+
+
+def _with_answer(
+    engine: Engine, seq: int, case: TrialCase, first: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    if not case.answer:
+        return first[np.newaxis]
+    return np.concatenate([first[np.newaxis], logits_of(engine, seq, case.answer, "all")])
+
+
+@contextmanager
+def _left_as_it_was(engine: Engine, seq: int) -> Iterator[Callable[[], None]]:
+    end = engine.pos_max(seq) + 1
+
+    def restore() -> None:
+        if engine.pos_max(seq) >= end:
+            engine.remove(seq, end, -1)
+
+    try:
+        yield restore
+    finally:
+        restore()
