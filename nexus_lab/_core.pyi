@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import typing
 import typing_extensions
-__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'set_state_positions', 'state_key', 'state_value', 'write_block']
+__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'Int8Matrix', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'quantize_rows', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'scan_kernels', 'set_state_positions', 'state_key', 'state_value', 'write_block']
 class EvalBridge:
     """
     Native evaluation and abort callbacks of one llama.cpp context.
@@ -239,6 +239,56 @@ class BlockFile:
     @property
     def tokens(self) -> numpy.typing.NDArray[numpy.int32]:
         ...
+class Int8Matrix:
+    """
+    Rows of int8 numbers in [-127, 127], compared with a query by exact dot products.
+    """
+    def __init__(self, dim: typing.SupportsInt | typing.SupportsIndex, *, kernel: str = 'auto') -> None:
+        """
+        kernel is one of scan_kernels(), or auto for the first of them.
+        """
+    def __len__(self) -> int:
+        ...
+    def append(self, rows: numpy.typing.NDArray[numpy.int8]) -> None:
+        """
+        Add rows, int8 [n, dim] or [dim].
+        """
+    def dots(self, query: numpy.typing.NDArray[numpy.int8]) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Dot product of each row with query (int8 [dim]), int32 [n].
+        """
+    def remove_row(self, index: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Remove a row; later rows move up by one.
+        """
+    def rows(self) -> numpy.typing.NDArray[numpy.int8]:
+        """
+        A copy of all rows, int8 [n, dim].
+        """
+    def set_row(self, index: typing.SupportsInt | typing.SupportsIndex, row: numpy.typing.NDArray[numpy.int8]) -> None:
+        ...
+    def top_k(self, query: numpy.typing.NDArray[numpy.int8], k: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int32], int]:
+        """
+        (ids int64 [k], dots int32 [k], margin) of the best rows, best first.
+        
+        k is clipped to the number of rows, and ties go to the lower row. margin is the best dot less the second best,
+        whatever k is; 0 with fewer than two rows.
+        """
+    def top_k_pooled(self, query: numpy.typing.NDArray[numpy.int8], groups: numpy.typing.NDArray[numpy.int32], n_groups: typing.SupportsInt | typing.SupportsIndex, k: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int32], int]:
+        """
+        As top_k, over groups of rows: a group counts as its best row.
+        
+        groups is int32 [n], each in [0, n_groups); ids are groups. A group without rows is no candidate.
+        """
+    @property
+    def dim(self) -> int:
+        ...
+    @property
+    def kernel(self) -> str:
+        ...
+    @property
+    def nbytes(self) -> int:
+        ...
 class LayerLayout:
     """
     Where one layer's K and V lie in a sequence state, in bytes.
@@ -325,6 +375,12 @@ def parse_state(buffer: typing_extensions.Buffer, *, n_pos_per_embd: typing.Supp
     Known are one section, one stream, one sequence per cell and f16 rows, with V in rows or transposed. An empty
     sequence gives a layout without layers.
     """
+def quantize_rows(rows: numpy.typing.NDArray[numpy.float32]) -> tuple[numpy.typing.NDArray[numpy.int8], numpy.typing.NDArray[numpy.float32]]:
+    """
+    Symmetric int8 codes of each row and the scales that undo them: (int8 [n, dim], float32 [n]).
+    
+    rows is float32 [n, dim]; the largest magnitude of a row becomes 127, and a row of zeros has scale 0.
+    """
 def rope_factors_hash(factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None) -> bytes:
     """
     8 bytes that name frequency factors in a block header; all zero for None.
@@ -346,6 +402,10 @@ def rotate_keys(rows: numpy.typing.NDArray[numpy.float16], *, head_dim: typing.S
     
     rows is float16 [n, n_head_kv * head_dim], writable and in C order. The first n_rot numbers of each head turn;
     pairing is "norm" for (2i, 2i + 1) or "neox" for (i, i + n_rot / 2). A delta of 0 leaves the bits alone.
+    """
+def scan_kernels() -> list[str]:
+    """
+    Scan kernels usable here, best first; all give the same numbers.
     """
 def set_state_positions(buffer: typing_extensions.Buffer, layout: StateLayout, positions: numpy.typing.NDArray[numpy.int32]) -> None:
     """
