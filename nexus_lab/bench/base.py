@@ -1,0 +1,190 @@
+"""The one form of a result file, and the intervals that stand in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.errors import NexusError
+from nexus_lab.paths import atomic_write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["Result", "ResultFile", "ResultsError", "bootstrap", "median_interval", "proportion"]
+
+_LEVEL = 0.95
+_RESAMPLES = 2000
+
+
+class ResultsError(NexusError):
+    """Results that cannot be made or read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One figure.
+
+    Attributes
+    ----------
+    case
+        What was measured, by key; a ratio names its peer here.
+    metric
+        Name of the figure.
+    value
+        The figure, in `unit`.
+    low, high
+        Its 95 % interval; ``None`` where none applies.
+    n
+        Observations behind it.
+    """
+
+    case: Mapping[str, Any]
+    metric: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    unit: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figure as JSON values; an interval that does not apply is left out."""
+        values = asdict(self)
+        return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFile:
+    """All figures of one command, with what one needs to repeat it."""
+
+    name: str
+    created: str
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    results: tuple[Result, ...] = field(repr=False)
+
+    @classmethod
+    def now(
+        cls,
+        name: str,
+        results: Sequence[Result],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> ResultFile:
+        """Return the file of results that have just been measured on this machine."""
+        from nexus_lab.engine import machine_facts
+
+        machine = machine_facts(threads=threads)
+        return cls(
+            name=name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=machine.pop("versions"),
+            machine=machine,
+            settings=dict(settings or {}),
+            results=tuple(results),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the file as JSON values."""
+        return {
+            "name": self.name,
+            "created": self.created,
+            "versions": dict(self.versions),
+            "machine": dict(self.machine),
+            "settings": dict(self.settings),
+            "results": [result.to_dict() for result in self.results],
+        }
+
+    def write(self, path: Path) -> Path:
+        """Write the file as JSON, whole or not at all."""
+        atomic_write(path, (json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> ResultFile:
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        ResultsError
+            When the file is none of these.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            results = tuple(Result(**result) for result in values.pop("results"))
+            return cls(**values, results=results)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ResultsError(
+                f"{path} is no result file: {error}", next_step="pass a file that --json wrote"
+            ) from error
+
+
+def proportion(successes: int, n: int, *, case: Mapping[str, Any], metric: str) -> Result:
+    """Return a share with its Wilson interval.
+
+    Raises
+    ------
+    ResultsError
+        When `n` is 0 or less than `successes`.
+    """
+    if not 0 <= successes <= n or n == 0:
+        raise ResultsError(f"{successes} of {n} is no share", next_step="count at least one case")
+    from scipy.stats import binomtest
+
+    interval = binomtest(successes, n).proportion_ci(confidence_level=_LEVEL, method="wilson")
+    return Result(
+        case=case,
+        metric=metric,
+        value=successes / n,
+        low=float(interval.low),
+        high=float(interval.high),
+        n=n,
+    )
+
+
+def bootstrap(
+    values: Sequence[float] | NDArray[Any],
+    statistic: Callable[..., Any],
+    *,
+    case: Mapping[str, Any],
+    metric: str,
+    unit: str = "",
+) -> Result:
+    """Return a statistic of a sample with its bootstrap percentile interval.
+
+    Parameters
+    ----------
+    statistic
+        Takes an array and ``axis``, as ``numpy.mean`` does.
+
+    Raises
+    ------
+    ResultsError
+        When there are no values.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
+        raise ResultsError(f"{metric}: no values", next_step="measure at least one case")
+    value, low, high = float(statistic(sample, axis=0)), None, None
+    if sample.size > 1:
+        draws = np.random.default_rng(0).integers(0, sample.size, (_RESAMPLES, sample.size))
+        resampled = statistic(sample[draws], axis=1)
+        tail = (1 - _LEVEL) / 2
+        low, high = (float(bound) for bound in np.quantile(resampled, [tail, 1 - tail]))
+    return Result(case=case, metric=metric, value=value, low=low, high=high, n=int(sample.size), unit=unit)
+
+
+def median_interval(
+    values: Sequence[float] | NDArray[Any], *, case: Mapping[str, Any], metric: str, unit: str = ""
+) -> Result:
+    """Return the median of a sample with its bootstrap interval."""
+    return bootstrap(values, np.median, case=case, metric=metric, unit=unit)

@@ -1,0 +1,59 @@
+"""Result files survive the round trip, and their intervals are the known ones."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, median_interval, proportion
+
+
+def test_wilson_s_interval_is_the_textbook_one():
+    # The Nexus paper's own figure: 89 of 100 gives 81.4 to 93.7 %.
+    result = proportion(89, 100, case={}, metric="top1")
+    assert (round(result.low, 3), round(result.high, 3)) == (0.814, 0.937)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(1, 0), (0, 0), (3, 2), (-1, 4)])
+def test_no_share_of_nothing(successes, n):
+    with pytest.raises(ResultsError):
+        proportion(successes, n, case={}, metric="top1")
+
+
+def test_the_bootstrap_brackets_the_median_and_repeats():
+    sample = np.random.default_rng(1).exponential(size=200)
+    first = median_interval(sample, case={}, metric="ms")
+    assert first == median_interval(sample, case={}, metric="ms")
+    assert first.low < np.median(sample) < first.high
+    assert first.low < np.log(2) < first.high
+
+
+def test_one_value_has_no_interval():
+    result = bootstrap([3.0], np.mean, case={}, metric="s")
+    assert (result.value, result.low, result.n) == (3.0, None, 1)
+    with pytest.raises(ResultsError):
+        bootstrap([], np.mean, case={}, metric="s")
+
+
+def test_the_file_has_the_one_form(tmp_path):
+    results = [proportion(3, 4, case={"n_tools": 250, "system": "full"}, metric="top1")]
+    file = ResultFile.now("eval routing", results, settings={"tau": 0.1}, threads=2)
+    values = json.loads(file.write(tmp_path / "r.json").read_text())
+    assert set(values) == {"name", "created", "versions", "machine", "settings", "results"}
+    assert values["results"][0]["case"] == {"n_tools": 250, "system": "full"}
+    assert values["machine"]["threads"] == 2
+    assert "python" in values["versions"]
+    assert ResultFile.read(tmp_path / "r.json").to_dict() == values
+
+
+def test_an_interval_that_does_not_apply_is_absent():
+    assert set(Result(case={}, metric="exact", value=1.0).to_dict()) == {"case", "metric", "value", "unit"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [1]}', '{"results": [{"metric": "x"}]}'])
+def test_a_foreign_file_is_refused(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(ResultsError):
+        ResultFile.read(tmp_path / "r.json")
