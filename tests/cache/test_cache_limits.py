@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from direct import Blocks, direct, rows_by_position, same_rows
 
-from nexus_lab.cache import Append, CacheProgram, OpKind, ProgramRunner, Splice, StartKind
+from nexus_lab.cache import (
+    Append,
+    CacheProgram,
+    Drop,
+    OpKind,
+    ProgramRunner,
+    Repair,
+    Repos,
+    Splice,
+    StartKind,
+)
+from nexus_lab.engine import StateMismatch, StateRestoreFailed
 from nexus_lab.errors import Decline
 
 pytestmark = pytest.mark.model
@@ -112,3 +123,75 @@ def test_flash_attention_keeps_values_in_rows(words):
             assert np.array_equal(runner.goto(5).logits, expected)
             assert same_rows(rows_by_position(engine.save_state(runner.seq)), rows)
         runner.pool.close()
+
+
+class Failing(Limited):
+    """The real engine, one of whose methods fails at its n-th call from now on."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        self._plan = {}
+
+    def fail(self, name, call, error, *, wipe=None):
+        """Let the `call`-th call of `name` raise `error`, after emptying the sequence in argument `wipe`."""
+        self._plan[name] = [call, error, wipe]
+
+    def __getattr__(self, name):
+        method = super().__getattr__(name)
+        return (
+            (lambda *args, **options: self._call(name, method, args, options)) if callable(method) else method
+        )
+
+    def _call(self, name, method, args, options):
+        plan = self._plan.get(name)
+        if plan is not None:
+            plan[0] -= 1
+            if plan[0] == 0:
+                del self._plan[name]
+                if plan[2] is not None:
+                    self._engine.remove(args[plan[2]])
+                raise plan[1]
+        return method(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("op", "failure", "wipe"),
+    [
+        (Drop(((2, 4), (8, 9))), ("remove", 2, KeyboardInterrupt()), None),
+        (Repos(), ("restore_state", 1, StateRestoreFailed("refused")), 1),
+        (Repos(), ("remove", 1, KeyboardInterrupt()), None),
+        (Repair((6, 7)), ("restore_state", 1, StateRestoreFailed("refused")), None),
+        (Repair((6, 7, 14)), ("save_state", 1, StateMismatch("unreadable")), None),
+    ],
+)
+def test_an_operation_that_fails_half_way_is_undone(engine, words, op, failure, wipe):
+    failing = Failing(engine)
+    with ProgramRunner(failing) as runner:
+        program = CacheProgram((Append(words[:16]),)).drop((3, 6)).append(words[16:18])
+        before = runner.run(program)
+        rows = rows_by_position(engine.save_state(runner.seq))
+        failing.fail(*failure, wipe=wipe)
+        with pytest.raises(type(failure[2])):
+            runner.step(op)
+        assert runner.program == program
+        assert same_rows(rows_by_position(engine.save_state(runner.seq)), rows)
+        assert not runner.step(op).declined
+        assert np.array_equal(runner.run(program).logits, before.logits)
+    runner.pool.close()
+
+
+def test_when_even_the_undo_fails_the_snapshots_remain(engine, words):
+    failing = Failing(engine)
+    with ProgramRunner(failing) as runner:
+        program = CacheProgram((Append(words[:16]),)).drop((3, 6))
+        before = runner.run(program)
+        failing.fail("prefill", 1, StateMismatch("first"))
+        failing.fail("restore_state", 1, StateRestoreFailed("second"))
+        with pytest.raises(StateRestoreFailed):
+            runner.step(Repair((8, 9)))
+        assert engine.pos_max(runner.seq) == -1
+        assert runner.program == CacheProgram()
+        result = runner.run(program)
+        assert result.start.kind is StartKind.SNAPSHOT
+        assert np.array_equal(result.logits, before.logits)
+    runner.pool.close()

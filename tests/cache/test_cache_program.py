@@ -30,7 +30,7 @@ TEN = EMPTY.append(range(10))
 
 
 @given(programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_fold_equals_the_naive_twin(program):
     state = fold(program)
     state.check_integrity()
@@ -43,7 +43,7 @@ def test_fold_equals_the_naive_twin(program):
 
 
 @given(programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_canonical_form_keeps_the_contents_of_every_row(program):
     canonical = program.canonical()
     assert reference_fold(canonical.ops).tokens == reference_fold(program.ops).tokens
@@ -54,7 +54,7 @@ def test_canonical_form_keeps_the_contents_of_every_row(program):
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_extending_changes_only_the_last_canonical_operation(data):
     program = data.draw(programs())
     longer = program.then(data.draw(next_op(program)))
@@ -65,7 +65,7 @@ def test_extending_changes_only_the_last_canonical_operation(data):
 
 
 @given(programs(), programs())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_equal_programs_have_equal_ids_and_only_those(one, two):
     assert (one == two) == (one.id == two.id) == (one.canonical_ops == two.canonical_ops)
     if one == two:
@@ -73,7 +73,7 @@ def test_equal_programs_have_equal_ids_and_only_those(one, two):
 
 
 @given(programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_each_prefix_leads_to_the_program(program):
     for n, prefix in enumerate(program.prefixes()):
         assert prefix.ops == program.prefix(n).ops == program.ops[:n]
@@ -85,7 +85,7 @@ def test_each_prefix_leads_to_the_program(program):
 
 
 @given(programs(), programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_a_remainder_is_given_only_where_it_leads_to_the_program(program, other):
     rest = program.remainder(other)
     if rest is not None:
@@ -93,7 +93,7 @@ def test_a_remainder_is_given_only_where_it_leads_to_the_program(program, other)
 
 
 @given(programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_json_round_trip(program):
     again = CacheProgram.from_json(program.to_json())
     assert again.ops == program.ops
@@ -101,7 +101,7 @@ def test_json_round_trip(program):
 
 
 @given(programs())
-@settings(max_examples=100)
+@settings(max_examples=70)
 def test_runs_dropped_and_plain_length_describe_the_state(program):
     state = fold(program)
     placed = {run.start + i: run.position + i for run in state.runs() for i in range(run.count)}

@@ -150,32 +150,31 @@ def test_an_anchored_splice_is_exact(engine, words, make_runner):
 
 def test_a_moved_splice_is_rotated_once_and_repaired(engine, words, make_runner):
     blocks = Blocks(engine)
-    blocks.compile("tool", words[20:50], context=words[:4])
-    context = (*words[100:140],)
-    splice = CacheProgram((Append(context), Splice("tool", words[20:50], 4)))
+    block, after = words[20:36], words[36:40]
+    blocks.compile("tool", block, context=words[:4])
+    context = words[100:120]
+    splice = CacheProgram((Append(context), Splice("tool", block, 4)))
     with direct(engine) as hand:
         hand.append(context)
-        full = [hand.append(words[20:50]), hand.append(words[50:60])][1]
-        hand.drop(40, 80)
-        hand.append(words[20:28])
-        rest = blocks.state_at("tool", 40)
-        engine.restore_state(rest.take(np.arange(8, 30)), hand.seq, append=True)
-        leading = hand.append(words[50:60])
+        hand.append(block)
+        full = hand.append(after)
+        hand.drop(20, 40)
+        hand.append(block[:5])
+        rest = blocks.state_at("tool", 20)
+        engine.restore_state(rest.take(np.arange(5, 16)), hand.seq, append=True)
+        leading = hand.append(after)
     runner = make_runner(blocks=blocks)
     runner.run(splice)
-    assert same_rows(
-        {p - 40: row for p, row in live_rows(runner, engine).items() if p >= 40},
-        {p - 40: row for p, row in rows_by_position(blocks.state_at("tool", 40)).items()},
-    )
-    repaired = runner.run(splice.repair(range(40, 48)).append(words[50:60]))
+    compiled, found = rows_by_position(blocks.state_at("tool", 20)), live_rows(runner, engine)
+    assert same_rows({p: found[p] for p in range(20, 36)}, compiled)
+    repaired = runner.run(splice.repair(range(20, 25)).append(after))
     assert np.array_equal(repaired.logits, leading)
-    again = runner.run(splice.repair(range(40, 70)).append(words[50:60]))
+    again = runner.run(splice.repair(range(20, 36)).append(after))
     assert np.array_equal(again.logits, full)
     # The rows of a block are rotated from its anchor, however often they move.
-    runner.run(splice.drop((0, 10)).repos().drop((10, 20)).repos())
-    moved = rows_by_position(blocks.state_at("tool", 20))
-    found = live_rows(runner, engine)
-    assert same_rows({p: found[p] for p in range(20, 50)}, moved)
+    runner.run(splice.drop((0, 5)).repos().drop((5, 10)).repos())
+    moved, found = rows_by_position(blocks.state_at("tool", 10)), live_rows(runner, engine)
+    assert same_rows({p: found[p] for p in range(10, 26)}, moved)
 
 
 def test_a_splice_that_cannot_be_done_is_computed(engine, words, make_runner):
@@ -335,10 +334,48 @@ def test_a_full_arena_loses_nothing(words, runner, make_runner):
     assert kept[:3] == [None, None, None]
     assert kept[3].code == "arena_full"
     assert small.store.counters()["declined"] == 1
+    assert small.store.counters()["chunks_evicted"] == 0  # the live state needs them all
+    assert all(prefix.id in small.store for prefix in list(program.prefixes())[1:4])
     small.store.check_integrity()
     back = small.goto(2)
     assert back.start.kind is StartKind.SNAPSHOT
     assert np.array_equal(small.goto(4).logits, expected.logits)
+
+
+def test_repaired_rows_without_a_copy_replace_the_stale_copies(engine, words, make_runner):
+    small = make_runner(arena=_core.BuddyArena(2**20))  # full after the first two appends
+    small.run(CacheProgram((Append(words[:16]), Append(words[16:22]), Drop(((2, 5),)))))
+    before = live_rows(small, engine)
+    small.step(Repair((18, 19, 20)))
+    repaired = live_rows(small, engine)
+    assert not np.array_equal(repaired[19][1], before[19][1])
+    small.step(Repos())
+    moved = live_rows(small, engine)
+    for position in range(5, 22):
+        assert np.array_equal(moved[position - 3][1], repaired[position][1])
+
+
+def test_steps_across_repairs_and_forks_bring_the_right_rows_back(engine, words, make_runner):
+    blocks = Blocks(engine)
+    blocks.compile("tool", words[20:30])
+    runner = make_runner(blocks=blocks)
+    start = CacheProgram((Append(words[:8]), Splice("tool", words[20:30], 0)))
+    programs = [
+        start,
+        start.repair(range(8, 11)),
+        start.repair(range(8, 11)).repair([8, 9]),
+        start.append(words[30:33]),
+        CacheProgram((Append(words[1:9]), Splice("tool", words[20:30], 0))),
+    ]
+    seen = []
+    for program in programs:
+        runner.run(program)
+        seen.append(live_rows(runner, engine))
+    assert not same_rows(seen[0], seen[1])
+    for n in (0, 1, 0, 4, 1, 3, 2, 0, 2):
+        result = runner.run(programs[n])
+        assert not result.records
+        assert same_rows(live_rows(runner, engine), seen[n])
 
 
 def test_dropped_rows_leave_a_full_arena_first(words, make_runner):

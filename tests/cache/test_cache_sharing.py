@@ -64,29 +64,29 @@ def test_the_last_token_is_computed_for_its_logits(words, make_runner):
 
 def test_what_stands_behind_a_plain_prefix_is_never_handed_out(engine, words, make_runner):
     blocks = Blocks(engine)
-    blocks.compile("tool", words[10:20])
+    blocks.compile("tool", words[5:10])
     first = make_runner(blocks=blocks)
-    start = CacheProgram((Append(words[:30]),))
-    spliced = CacheProgram((Append(words[:10]), Splice("tool", words[10:20], 0)))
+    start = CacheProgram((Append(words[:15]),))
+    spliced = CacheProgram((Append(words[:5]), Splice("tool", words[5:10], 0)))
     for program, plain in (
-        (start.drop((12, 14)), 12),
-        (start.drop((12, 14)).append(words[30:34]).repos(), 12),
-        (spliced.repair(range(10, 20)).append(words[20:24]), 10),
+        (start.drop((6, 7)), 6),
+        (start.drop((6, 7)).append(words[15:17]).repos(), 6),
+        (spliced.repair(range(5, 10)).append(words[10:12]), 5),
         (start.drop((0, 3)), 0),
-        (start.drop((25, 30)).append(words[25:30]), 25),
-        (spliced.append(words[20:30]), 10),
+        (start.drop((12, 15)).append(words[12:15]), 12),
+        (spliced.append(words[10:15]), 5),
     ):
         first.run(program)
         first.pool.check_integrity()
-        match = first.pool.match(words[:30])
+        match = first.pool.match(words[:15])
         assert (0 if match is None else match.length) == plain
         with make_runner(pool=first.pool) as second:
-            result = second.run(CacheProgram((Append(words[:30]),)))
+            result = second.run(CacheProgram((Append(words[:15]),)))
             assert result.start.tokens == plain
         first.pool.close()
     with direct(engine) as hand:
-        hand.append(words[:10])
-        expected = hand.append(words[10:30])
+        hand.append(words[:5])
+        expected = hand.append(words[5:15])
     assert kl(expected, result.logits) <= NOISE  # computed in other cells
 
 
