@@ -64,7 +64,28 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 
 class EventKind(StrEnum):
-    """What happened. A turn is the root of its spans; the others nest inside it, or stand alone."""
+    """What happened. A turn is the root of its spans; the others nest inside it, or stand alone.
+
+    Attributes are free, but these are understood: the report shows them, and exports give them the name that
+    the GenAI conventions have for them.
+
+    ==============  ======================================================================================
+    ``turn``        ``turn`` (number), ``agent``, ``conversation``; contents ``request``, ``answer``
+    ``embeddings``  ``model``, ``dimensions``, ``input_tokens``
+    ``retrieval``   ``registry``, ``top_k``, ``kernel``; contents ``query``
+    ``generate``    ``model``, ``input_tokens``, ``cached_tokens``, ``output_tokens`` (or ``tokens``),
+                    ``ttft_s``, ``stop_reason``, ``temperature``, ``top_p``, ``top_k``, ``seed``,
+                    ``max_tokens``; contents ``prompt``, ``text``
+    ``arguments``   ``schema_mode``, ``attempt``, ``violations``; contents ``text``
+    ``tool``        ``tool`` (else its name), ``server``, ``call_id``, ``bytes``, ``is_error``,
+                    ``truncated``; contents ``arguments``, ``result``
+    ``decline``     ``code``, ``reason``, ``instead``, as also on any declined span
+    the others      ``tokens``, ``n_past``, ``reused``, ``path``
+    ==============  ======================================================================================
+
+    The name of a ``cache_op`` begins with its operation. A failed span carries ``error_type`` and, in its
+    contents, ``error``.
+    """
 
     TURN = "turn"
     EMBEDDINGS = "embeddings"

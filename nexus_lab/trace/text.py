@@ -12,7 +12,10 @@ __all__ = [
     "duration",
     "nats",
     "number",
+    "plural",
     "ratio",
+    "sentence",
+    "short_id",
     "sign",
     "size",
     "status_word",
@@ -30,6 +33,7 @@ STATUS_SIGNS = {
 _WORDS = {"ok": "done", "error": "failed"}
 # Controls but tab and line feed; marks, embeddings, overrides and isolates of direction; lone surrogates.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_HEX_ID = re.compile("[0-9a-f]{20,}")
 _MS = 1e6
 _SECOND = 1e9
 _MINUTE = 60 * _SECOND
@@ -88,6 +92,22 @@ def nats(value: float | None) -> str:
 def count(value: float | None) -> str:
     """Return a whole number with thousands apart."""
     return "–" if value is None else f"{value:,.0f}".replace("-", "−")
+
+
+def plural(value: float | None, word: str) -> str:
+    """Return a count of things, for example ``1 token`` or ``431 tokens``."""
+    return f"{count(value)} {word}{'' if value == 1 else 's'}"
+
+
+def short_id(text: str) -> str:
+    """Return a long hexadecimal identifier by its first digits, and any other name as it is."""
+    return f"{text[:12]}…" if _HEX_ID.fullmatch(text) else text
+
+
+def sentence(text: str) -> str:
+    """Return `text` as a sentence: a capital at its start, a point at its end."""
+    text = text.strip()
+    return text if not text else f"{text[0].upper()}{text[1:]}{'' if text[-1] in '.!?…' else '.'}"
 
 
 def ratio(value: float, other: float) -> str:

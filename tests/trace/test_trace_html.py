@@ -28,7 +28,7 @@ from nexus_lab.trace.text import clip, count, duration, nats, number, ratio, siz
 class Page(HTMLParser):
     """The page as a parser sees it: elements with their attributes, and the text outside script and style."""
 
-    VOID = frozenset({"meta", "br", "input", "col", "rect", "line", "circle", "path"})
+    VOID = frozenset({"meta", "br", "wbr", "input", "col", "rect", "line", "circle", "path"})
 
     def __init__(self, text):
         super().__init__()
@@ -138,10 +138,12 @@ def test_every_section_says_what_the_session_says(page):
         "escalation unavailable",
         "no tool fits",
         "× ServerTimeout calendar did not answer on_call within 10 s",
-        "8 Repos 527 tokens next 1,390 → 527 re-packed 5.20 ms",
-        "7 Drop −863 tokens 2 ranges keep 1 response",
+        "5 Repos 527 tokens next 1,390 → 527 re-packed 5.20 ms",
+        "4 Drop −863 tokens 2 ranges keep 1 response",
+        "3 Append +983 tokens at 407–1,389 turn 1 result, turn 2 user, find_duplicate schema, turn 3 result",
+        "9 ops in 13 steps",
         "1,069 active of 1,932 logical tokens, 863 dropped; next position 1,069",
-        "splice declined: find_duplicate.atb turn 3, 96 tokens at n_past 1,146",
+        "splice declined: find_duplicate turn 3, 96 tokens at n_past 1,146, block find_duplicate.atb",
         "The block was compiled by another tokenizer. Instead: prefilled 96 tokens, 240 ms.",
         "1.58× floor",
         "3.80× faster",
@@ -230,7 +232,7 @@ def test_a_long_session_shows_the_first_and_says_how_many_there_are(tmp_path):
     turns = selection.tables["turns"].height
     assert f"Showing first 7 of {turns} turns." in text
     assert "Showing first 3 of 11 spans of this turn." in text
-    assert "Showing first 5 of 13 ops." in text
+    assert "Showing first 5 of 9 ops." in text
     assert f"Showing first 2 of {selection.tables['fidelity'].height} splices." in text
     assert "declines and errors." in text
     assert "more characters)" in text
@@ -346,6 +348,23 @@ def test_tokens_fold_to_states_and_positions():
         Segment(17, 20, TokenState.SPLICED, 9),
         Segment(20, 25, TokenState.COMPUTED, 12),
     ]
+
+
+def test_programs_that_only_append_are_told_in_a_line(tmp_path):
+    with SessionRecorder(tmp_path / "plain") as recorder:
+        teller = story.Teller(recorder)
+        cache = story.Cache()
+        teller.step(EventKind.CACHE_OP, "append", 5, cache.add(20, note="system"))
+        teller.step(EventKind.CACHE_OP, "append", 7, cache.add(1, note="user"))
+        block = "3fa9c21b" * 8
+        other = story.Cache(count=cache.count, state="s00")
+        teller.step(EventKind.CACHE_OP, "splice", 3, other.add(9, OpKind.SPLICE, block=block, anchored=True))
+    text = Page(render_html(select(read_session(recorder.path)))).text
+    assert "Programs that only append" in text
+    assert "1 r-001 21 – 2 12.0 ms system, user" in text
+    assert "Cache program 2 run r-001, 1 op in 1 step" in text
+    assert "3fa9c21b3fa9…, anchored" in text
+    assert block not in text
 
 
 def test_the_strip_covers_all_tokens_and_says_them_in_words():

@@ -67,6 +67,7 @@ _STANDARD: dict[str, _Standard] = {
             "input_tokens": "gen_ai.usage.input_tokens",
             "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
             "output_tokens": "gen_ai.usage.output_tokens",
+            "tokens": "gen_ai.usage.output_tokens",
             "ttft_s": "gen_ai.response.time_to_first_chunk",
             "temperature": "gen_ai.request.temperature",
             "top_p": "gen_ai.request.top_p",
@@ -124,9 +125,11 @@ def _standard_span(node: SpanNode, standard: _Standard, context: Context, attrib
         attributes["gen_ai.request.model"] = node.attributes.get("model", context.model)
     if node.kind == EventKind.TOOL:
         attributes["gen_ai.tool.type"] = "function"
+        attributes["gen_ai.tool.name"] = node.attributes.get("tool") or node.name
     if node.kind == EventKind.GENERATE and node.attributes.get("stop_reason"):
         attributes["gen_ai.response.finish_reasons"] = [node.attributes["stop_reason"]]
-    subject = {"model": context.model, "agent": "nexus_lab"} | dict(node.attributes)
+    known = {"model": context.model, "agent": "nexus_lab", "tool": node.name}
+    subject = known | {key: value for key, value in node.attributes.items() if value is not None}
     attributes["nexus.name"] = node.name
     return " ".join(str(part) for part in (standard.operation, subject.get(standard.subject)) if part)
 
@@ -135,7 +138,7 @@ def _add_contents(node: SpanNode, standard: _Standard | None, attributes: dict[s
     contents = dict(node.contents)
     if node.kind in (EventKind.TURN, EventKind.GENERATE):
         asked = contents.pop("request", None) or contents.pop("prompt", None)
-        said = contents.pop("answer", None) or contents.pop("output", None)
+        said = contents.pop("answer", None) or contents.pop("text", None)
         if asked is not None:
             attributes["gen_ai.input.messages"] = to_json([_message("user", asked)], strict=True)
         if said is not None:

@@ -104,7 +104,8 @@ def _gate_card(routing: pl.DataFrame) -> Card:
 
 
 def _fidelity_card(fidelity: pl.DataFrame) -> Card:
-    measured = fidelity.filter(pl.col("dkl").is_not_null())
+    spliced = pl.col("decline_code").is_null() & (pl.col("path") != "prefill")
+    measured = fidelity.filter(pl.col("dkl").is_not_null() & spliced)
     if not measured.height:
         return Card("Worst D_KL of a splice", "–", "", (Line("no splice was measured", ""),))
     worst = measured.sort("dkl", descending=True).row(0, named=True)

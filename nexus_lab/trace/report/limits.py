@@ -19,8 +19,8 @@ class Limits:
 
     Attributes
     ----------
-    turns, spans_per_turn, ops, programs, splices, problems
-        Rows of each kind.
+    turns, spans_per_turn, programs, plain_programs, ops, splices, drift_frames, problems
+        Rows of each kind; programs that only append are told in a line.
     text
         Characters of one text.
     """
@@ -28,6 +28,7 @@ class Limits:
     turns: int = 200
     spans_per_turn: int = 60
     programs: int = 6
+    plain_programs: int = 40
     ops: int = 120
     splices: int = 24
     drift_frames: int = 6

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nexus_lab.agent.base import EventKind, OpKind, Status
+from nexus_lab.agent.base import EventKind, Status
 from nexus_lab.trace.base import BundleStatus
+from nexus_lab.trace.report.cache_view import PlainView, ProgramView, program_views
 from nexus_lab.trace.report.facts import Card, FactBox, fact_boxes, total_cards
-from nexus_lab.trace.report.figures import Bar, Heatmap, Strip, bar, heatmap, strip
+from nexus_lab.trace.report.figures import Bar, Heatmap, bar, heatmap
 from nexus_lab.trace.report.limits import Limits, Shown
-from nexus_lab.trace.report.programs import Program, fold_tokens, programs
 from nexus_lab.trace.report.turns import TurnView, turn_views
-from nexus_lab.trace.text import clip, count, duration, nats, ratio, sign, status_word
+from nexus_lab.trace.text import (
+    clip,
+    count,
+    duration,
+    nats,
+    plural,
+    ratio,
+    sentence,
+    short_id,
+    sign,
+    status_word,
+)
 
 if TYPE_CHECKING:
     from nexus_lab.trace.selection import Selection
@@ -24,39 +35,12 @@ if TYPE_CHECKING:
 __all__ = ["Report", "build_report"]
 
 _Row = Mapping[str, Any]
-_LETTERS = {OpKind.APPEND: "A", OpKind.SPLICE: "S", OpKind.REPAIR: "R", OpKind.DROP: "D", OpKind.REPOS: "P"}
 _PATHS = {
     "anchored": "anchored: the same tokens stand before it as when it was compiled",
     "repaired": "moved, then repaired",
     "unrepaired": "moved, not repaired",
     "prefill": "prefilled",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OpView:
-    """One op of a program."""
-
-    number: int
-    kind: str
-    letter: str
-    title: str
-    amount: str
-    positions: str
-    note: str
-    length: str
-    shared: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramView:
-    """One cache program with the token states that it ends in."""
-
-    run: str
-    summary: str
-    shared: int
-    ops: Shown[OpView]
-    strip: Strip | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +56,7 @@ class SpliceView:
     """One splice beside what it is compared with, or why it was declined."""
 
     turn: str
-    block: str
+    name: str
     where: str
     path: str
     reason: str
@@ -137,6 +121,7 @@ class Report:
     boxes: tuple[FactBox, ...]
     turns: Shown[TurnView]
     programs: Shown[ProgramView]
+    plain_programs: Shown[PlainView]
     ops: int
     splices: Shown[SpliceView]
     problems: Shown[ProblemView]
@@ -146,7 +131,7 @@ def build_report(selection: Selection, limits: Limits) -> Report:
     """Work out the report of `selection`."""
     manifest = selection.manifest
     latest = manifest.latest
-    lengths = _lengths(selection)
+    worked, plain = program_views(selection, limits)
     return Report(
         name=manifest.name,
         created=manifest.created,
@@ -164,86 +149,12 @@ def build_report(selection: Selection, limits: Limits) -> Report:
         cards=total_cards(selection),
         boxes=fact_boxes(latest),
         turns=turn_views(selection, limits),
-        programs=_programs(selection, limits, lengths),
+        programs=worked,
+        plain_programs=plain,
         ops=selection.tables["ops"].height,
         splices=_splices(selection, limits),
         problems=_problems(selection, limits),
     )
-
-
-def _lengths(selection: Selection) -> dict[tuple[str, int], int]:
-    """Return the duration in ns of each event that carries an op."""
-    ops = selection.tables["ops"].select("run", pl.col("event").alias("id")).unique()
-    spans = selection.tables["events"].join(ops, on=["run", "id"], how="semi")
-    rows = spans.select("run", "id", pl.col("duration").to_physical()).iter_rows()
-    return {(run, event): length for run, event, length in rows}
-
-
-def _programs(
-    selection: Selection, limits: Limits, lengths: Mapping[tuple[str, int], int]
-) -> Shown[ProgramView]:
-    found = programs(selection.tables["ops"].iter_rows(named=True))
-    views = [_program(program, limits, lengths) for program in found[: limits.programs]]
-    return Shown.first(views, limits.programs, len(found))
-
-
-def _program(program: Program, limits: Limits, lengths: Mapping[tuple[str, int], int]) -> ProgramView:
-    ops = program.ops
-    last = ops[-1]
-    views = [
-        _op(
-            number,
-            row,
-            ops[number - 2] if number > 1 else None,
-            shared=number <= program.shared,
-            lengths=lengths,
-        )
-        for number, row in enumerate(ops[: limits.ops], start=1)
-    ]
-    dropped = (last["logical_tokens"] or 0) - (last["active_tokens"] or 0)
-    summary = (
-        f"{count(last['active_tokens'])} active of {count(last['logical_tokens'])} logical tokens"
-        f"{f', {count(dropped)} dropped' if dropped else ''}; next position {count(last['next_position'])}"
-    )
-    return ProgramView(
-        program.run,
-        summary,
-        program.shared,
-        Shown.first(views, limits.ops, len(ops)),
-        strip(fold_tokens(ops)),
-    )
-
-
-def _op(
-    number: int, row: _Row, before: _Row | None, *, shared: bool, lengths: Mapping[tuple[str, int], int]
-) -> OpView:
-    kind = OpKind(row["op"]) if row["op"] in set(OpKind) else OpKind.APPEND
-    prefix = {OpKind.APPEND: "+", OpKind.SPLICE: "+", OpKind.DROP: "−"}.get(kind, "")
-    note = row["note"] or ""
-    if row["block"] and kind is OpKind.SPLICE:
-        note = f"{row['block']}{', anchored' if row['anchored'] else ''}"
-    return OpView(
-        number=number,
-        kind=str(kind),
-        letter=_LETTERS[kind],
-        title=kind.capitalize(),
-        amount=f"{prefix}{count(row['tokens'])} tokens",
-        positions=_positions(kind, row, before),
-        note=note,
-        length=duration(lengths.get((row["run"], row["event"]))),
-        shared=shared,
-    )
-
-
-def _positions(kind: OpKind, row: _Row, before: _Row | None) -> str:
-    if kind is OpKind.REPOS and before is not None:
-        return f"next {count(before['next_position'])} → {count(row['next_position'])}"
-    if kind is OpKind.DROP:
-        ranges = len(row["ranges"] or ())
-        return f"{count(ranges)} range{'s' if ranges != 1 else ''}"
-    parts = [f"{count(item['start'])}–{count(item['stop'] - 1)}" for item in row["positions"] or ()]
-    more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
-    return f"at {parts[0]}{more}" if parts else ""
 
 
 def _splices(selection: Selection, limits: Limits) -> Shown[SpliceView]:
@@ -283,12 +194,12 @@ def _splice(row: _Row, drift: tuple[DriftView, ...]) -> SpliceView:
     share = repaired / tokens if tokens and repaired is not None else None
     return SpliceView(
         turn="–" if row["turn"] is None else str(row["turn"]),
-        block=row["block"] or row["tool"] or "block",
-        where=f"{count(tokens)} tokens at n_past {count(row['n_past'])}",
+        name=row["tool"] or short_id(row["block"] or "") or "block",
+        where=_where(row),
         path=_PATHS.get(row["path"], row["path"] or ""),
-        reason=row["decline_reason"] or row["decline_code"] or "",
-        instead=row["decline_instead"] or "",
-        cost=_seconds(prefill),
+        reason=sentence(row["decline_reason"] or row["decline_code"] or ""),
+        instead=(row["decline_instead"] or "full prefill").rstrip("."),
+        cost=_seconds(ttft if ttft is not None else prefill),
         dkl=nats(dkl),
         dkl_ratio=_against_floor(dkl, floor),
         floor=nats(floor),
@@ -308,6 +219,11 @@ def _splice(row: _Row, drift: tuple[DriftView, ...]) -> SpliceView:
         strategy=_strategy(row),
         drift=drift,
     )
+
+
+def _where(row: _Row) -> str:
+    block = f", block {short_id(row['block'])}" if row["block"] else ""
+    return f"{plural(row['n_tokens'], 'token')} at n_past {count(row['n_past'])}{block}"
 
 
 def _against_floor(dkl: float | None, floor: float | None) -> str:
@@ -355,10 +271,14 @@ def _problem(row: _Row) -> ProblemView:
         tone="warn" if row["status"] == Status.DECLINED else "bad",
         sign=sign(row["status"]),
         word=status_word(row["status"]),
-        what=f"{(row['kind'] or '').replace('_', ' ')}: {row['name'] or ''}",
-        reason=clip(reason, 600),
+        what=_what((row["kind"] or "").replace("_", " "), row["name"] or ""),
+        reason=clip(sentence(reason), 600),
         instead=str(attributes.get("instead", "")),
     )
+
+
+def _what(kind: str, name: str) -> str:
+    return kind if name in ("", kind) else f"{kind}: {name}"
 
 
 def _mapping(text: str | None) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nexus_lab.agent.base import EventKind, OpKind, Status
-from nexus_lab.trace.report.figures import Bar, MarginBar, bar, margin_bar, mark
+from nexus_lab.agent.base import EventKind, Status
+from nexus_lab.trace.report.figures import Bar, MarginBar, bar, margin_bar
 from nexus_lab.trace.report.limits import Limits, Shown
-from nexus_lab.trace.text import clip, count, duration, number, sign, size, status_word
+from nexus_lab.trace.report.spans import STATUS_TONES, SpanLine, span_lines
+from nexus_lab.trace.text import clip, count, duration, number, sign, status_word
 from nexus_lab.trace.tree import SpanNode, build_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nexus_lab.trace.selection import Selection
 
-__all__ = ["Fact", "Gate", "SpanLine", "TurnView", "setting_name", "setting_value", "turn_views"]
+__all__ = ["Fact", "Gate", "TurnView", "setting_name", "setting_value", "turn_views"]
 
 _Row = dict[str, Any]
 _Key = tuple[str, int | None]
@@ -32,11 +33,6 @@ _GATES = {
     "no_tool": ("muted", "no tool fits"),
 }
 _OUTCOMES = {"called": "ok", "answered": "ok", "abstained": "muted", "refused": "warn"}
-_STATUS_TONES: dict[str, str] = {
-    Status.OK: "ok",
-    Status.DECLINED: "warn",
-    Status.RUNNING: "muted",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +72,6 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanLine:
-    """One line of a turn's time line."""
-
-    depth: int
-    kind: str
-    name: str
-    bar: Bar
-    note: str
-    tone: str
-    length: str
-
-
-@dataclass(frozen=True, slots=True)
 class TurnView:
     """One turn as the report shows it."""
 
@@ -108,12 +91,22 @@ class TurnView:
     arguments_text: str | None
     result: str | None
     result_tone: str
+    result_is_error: bool
     problem: str | None
     length: str
     ttft: str
     stages: tuple[Fact, ...]
     facts: tuple[Fact, ...]
     spans: Shown[SpanLine]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What is the same for every turn."""
+
+    limits: Limits
+    scale: float
+    settings: Mapping[str, Mapping[str, Any]]
 
 
 def turn_views(selection: Selection, limits: Limits) -> Shown[TurnView]:
@@ -124,9 +117,13 @@ def turn_views(selection: Selection, limits: Limits) -> Shown[TurnView]:
     spans = _spans(events, shown)
     said = _by_turn(selection, "turns", shown)
     routed = _by_turn(selection, "routing", shown)
-    scale = _scale(selection.tables["routing"])
+    frame = _Frame(
+        limits=limits,
+        scale=_scale(selection.tables["routing"]),
+        settings={run.id: run.settings for run in selection.manifest.runs},
+    )
     views = [
-        _turn_view(root, said.get((root.run, root.turn)), routed.get((root.run, root.turn)), scale, limits)
+        _turn_view(root, said.get((root.run, root.turn)), routed.get((root.run, root.turn)), frame)
         for root in spans
     ]
     return Shown.first(views, limits.turns, found.height)
@@ -151,10 +148,8 @@ def _scale(routing: pl.DataFrame) -> float:
     return 4 * max(taus) if taus else max(margins, default=1.0)
 
 
-def _turn_view(
-    root: SpanNode, said: _Row | None, routed: _Row | None, scale: float, limits: Limits
-) -> TurnView:
-    said = said or {}
+def _turn_view(root: SpanNode, said: _Row | None, routed: _Row | None, frame: _Frame) -> TurnView:
+    said, limits = said or {}, frame.limits
     contents = root.contents
     arguments = _parsed(said.get("arguments"))
     outcome = said.get("outcome") or status_word(root.status)
@@ -173,23 +168,22 @@ def _turn_view(
         outcome_sign=sign(root.status) if outcome != "abstained" else "–",
         tone=_OUTCOMES.get(outcome, "bad")
         if root.status == Status.OK
-        else _STATUS_TONES.get(root.status, "bad"),
+        else STATUS_TONES.get(root.status, "bad"),
         scores=_scores(routed),
-        gate=_gate(routed, scale),
+        gate=_gate(routed, frame.scale),
         arguments=_pairs(arguments, limits),
         arguments_text=None
         if arguments is None
         else clip(json.dumps(arguments, ensure_ascii=False, indent=2), limits.text),
         result=_text(result, limits) or (_text(error, limits) if problem else None),
         result_tone="bad" if problem or said.get("result_is_error") else "",
+        result_is_error=bool(said.get("result_is_error")),
         problem=problem,
         length=duration(root.duration_ns) if root.duration_ns is not None else "unfinished",
         ttft=_seconds(said.get("ttft_s")),
-        stages=tuple(
-            Fact(item["stage"], duration((item["ms"] or 0) * 1e6)) for item in said.get("times_ms") or ()
-        ),
-        facts=tuple(_facts(root, said, routed)),
-        spans=_lines(root, limits),
+        stages=_stages(said),
+        facts=tuple(_facts(root, said, routed, frame.settings.get(root.run, {}))),
+        spans=span_lines(root, frame.limits),
     )
 
 
@@ -252,7 +246,9 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else duration(value * 1e9)
 
 
-def _facts(root: SpanNode, said: _Row, routed: _Row | None) -> Iterable[Fact]:
+def _facts(
+    root: SpanNode, said: _Row, routed: _Row | None, session_settings: Mapping[str, Any]
+) -> Iterable[Fact]:
     """Yield what the expanded turn lists beside its time line."""
     if said.get("schema_mode"):
         yield Fact("Schema mode", said["schema_mode"])
@@ -263,10 +259,7 @@ def _facts(root: SpanNode, said: _Row, routed: _Row | None) -> Iterable[Fact]:
         yield Fact("Generated", f"{count(said['generated_tokens'])} tokens")
     settings = _parsed(said.get("settings")) or {}
     if settings:
-        yield Fact(
-            "Ran with",
-            ", ".join(f"{setting_name(key)} = {setting_value(value)}" for key, value in settings.items()),
-        )
+        yield Fact("Ran with", _settings(settings, session_settings))
     if routed and routed["times_ms"]:
         yield Fact(
             "Routing",
@@ -274,6 +267,24 @@ def _facts(root: SpanNode, said: _Row, routed: _Row | None) -> Iterable[Fact]:
         )
     if root.attributes.get("error_type"):
         yield Fact("Error", str(root.attributes["error_type"]), tone="bad")
+
+
+def _settings(settings: Mapping[str, Any], session: Mapping[str, Any]) -> str:
+    """Return a turn's settings, as far as they are not the session's."""
+    changed = [
+        f"{setting_name(key)} = {setting_value(value)}"
+        for key, value in settings.items()
+        if key not in session or session[key] != value
+    ]
+    if not session:
+        return ", ".join(changed)
+    return f"the session's settings{', but ' if changed else ''}{', '.join(changed)}"
+
+
+def _stages(said: _Row) -> tuple[Fact, ...]:
+    """Return the stages; their total stands in the turn's line already."""
+    times = [item for item in said.get("times_ms") or () if item["stage"] != "total"]
+    return tuple(Fact(item["stage"], duration((item["ms"] or 0) * 1e6)) for item in times)
 
 
 def setting_name(key: str) -> str:
@@ -286,79 +297,3 @@ def setting_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _lines(root: SpanNode, limits: Limits) -> Shown[SpanLine]:
-    """Return the time line; messages are in the texts above it, and take no time."""
-    nodes = [
-        (depth - 1, node)
-        for depth, node in root.walk()
-        if node is not root and node.kind != EventKind.MESSAGE
-    ]
-    span = max(1, root.end_ns - root.start_ns)
-    return Shown.first(
-        [_line(depth, node, root.start_ns, span) for depth, node in nodes[: limits.spans_per_turn]],
-        limits.spans_per_turn,
-        len(nodes),
-    )
-
-
-def _line(depth: int, node: SpanNode, start: int, span: int) -> SpanLine:
-    tone = _STATUS_TONES.get(node.status, "bad")
-    note = _note(node)
-    length = node.end_ns - node.start_ns
-    if node.status != Status.OK:
-        note = f"{sign(node.status)} {status_word(node.status)}{': ' if note else ''}{note}"
-    return SpanLine(
-        depth=min(depth, 4),
-        kind=node.kind.replace("_", " "),
-        name=node.name,
-        bar=mark(length / span, start=(node.start_ns - start) / span, kind=_fill(node)),
-        note=note,
-        tone="" if tone == "ok" else tone,
-        length=duration(node.duration_ns) if node.duration_ns or node.duration_ns is None else "–",
-    )
-
-
-_FILLS: dict[str, str] = {EventKind.SPLICE: "splice", EventKind.REPAIR: "repair"}
-
-
-def _fill(node: SpanNode) -> str:
-    """Return the pattern of a span: that of its op, or plain."""
-    op = node.name.split(" ", 1)[0].lower()
-    if node.kind == EventKind.CACHE_OP and op in set(OpKind):
-        return op
-    return _FILLS.get(node.kind, "append")
-
-
-_NOTES: tuple[tuple[str, str], ...] = (
-    ("tokens", "{} tokens"),
-    ("n_past", "at n_past {}"),
-    ("input_tokens", "{} tokens in"),
-    ("cached_tokens", "{} reused"),
-    ("output_tokens", "{} out"),
-    ("dimensions", "{} dimensions"),
-    ("top_k", "top {}"),
-    ("kernel", "kernel {}"),
-    ("server", "on {}"),
-    ("result_bytes", "{} back"),
-    ("schema_mode", "{}"),
-    ("stop_reason", "ended by {}"),
-    ("error_type", "{}"),
-    ("reason", "{}"),
-    ("instead", "{}"),
-)
-
-
-def _note(node: SpanNode) -> str:
-    parts = []
-    for key, form in _NOTES:
-        value = node.attributes.get(key)
-        if value is None or isinstance(value, dict | list):
-            continue
-        if key == "result_bytes":
-            text = size(value)
-        else:
-            text = count(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        parts.append(form.format(text.rstrip(".")))
-    return ", ".join(parts)
