@@ -164,7 +164,7 @@ def check(
 
 
 @app.command()
-def add(  # noqa: PLR0917 - typer reads options from parameters
+def add(
     file: Annotated[Path, typer.Argument(help="Registry to extend; made when it does not exist.")],
     server: Annotated[
         str | None, typer.Option(help="Command to start, quoted: 'uvx mcp-server-time'.", metavar="COMMAND")
