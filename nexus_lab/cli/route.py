@@ -1,0 +1,177 @@
+"""``nexus-lab route``: which tool a request goes to, and calibrating the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from typer.core import TyperGroup
+
+from nexus_lab.cli._output import console
+from nexus_lab.errors import NexusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nexus_lab.routing import Router, RouterCalibration, RoutingDecision
+
+__all__ = ["app"]
+
+_DEFAULT = "request"
+
+
+class _RequestByDefault(TyperGroup):
+    """Lets ``route REGISTRY TEXT`` stand for ``route request REGISTRY TEXT``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, cls=_RequestByDefault)
+
+_STYLES = {"auto": "green", "escalated": "cyan", "escalation_unavailable": "yellow", "no_tool": "magenta"}
+_VIEW_WIDTH = 60
+
+Registry = Annotated[Path, typer.Argument(help="Tool list, OpenAPI, client configuration or saved registry.")]
+Embedder = Annotated[str, typer.Option(help="bundled, a folder, or hf:owner/name.")]
+
+
+@app.command(_DEFAULT)
+def request(
+    registry: Registry,
+    text: Annotated[list[str] | None, typer.Argument(help="Requests.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help='JSON Lines of {"query", "context"}, routed one by one.')
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Candidates shown.", min=1)] = 3,
+    tau: Annotated[float | None, typer.Option(help="Margin of the gate; calibrated by default.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Least score of a tool that fits; calibrated by default.")
+    ] = None,
+    embedder: Embedder = "bundled",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
+) -> None:
+    """Route requests over REGISTRY (the word "request" may be left out)."""
+    from nexus_lab.routing import Router
+
+    router = Router(registry, embedder, tau=tau, threshold=threshold, top_k=top_k)
+    pairs = list(_requests(text or [], rows))
+    _warm(router)
+    decisions = (router.route(query, context) for query, context in pairs)
+    if as_json:
+        for decision in decisions:
+            # Written as they come, for another program: no wrapping, no styles.
+            typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False))
+        return
+    for decision in decisions:
+        _show(decision)
+
+
+@app.command()
+def calibrate(
+    pairs: Annotated[Path, typer.Option(help="JSON Lines of confusable requests with their right tool.")],
+    registry: Annotated[Path, typer.Option(help="Registry that the pairs were made for.")],
+    negatives: Annotated[Path | None, typer.Option(help="JSON Lines of requests that no tool fits.")] = None,
+    percentile: Annotated[float, typer.Option(help="Percentile of the margins that becomes tau.")] = 20.0,
+    target: Annotated[float, typer.Option(help="Share of answerable requests that may be refused.")] = 0.05,
+    embedder: Embedder = "bundled",
+    out: Annotated[Path | None, typer.Option(help="File to write; your own calibration by default.")] = None,
+) -> None:
+    """Calibrate the gate and the abstention, and say how often they err."""
+    from nexus_lab.routing import Router, calibrate_router, save_calibration
+
+    router = Router(registry, embedder)
+    _warm(router)
+    with console.status("routing"):
+        found = calibrate_router(router, pairs, negatives=negatives, percentile=percentile, target=target)
+    _show_calibration(found)
+    console.print(_safe(f"wrote {save_calibration(found, out)}"))
+
+
+def _requests(texts: Iterable[str], rows: Path | None) -> Iterator[tuple[str, Any]]:
+    from nexus_lab.routing import read_rows
+
+    yield from ((text, ()) for text in texts)
+    if rows is not None:
+        yield from ((row["query"], row.get("context") or ()) for row in read_rows(rows))
+    elif not texts:
+        raise NexusError(
+            "no request to route", next_step='add one: nexus-lab route REGISTRY "List my issues"'
+        )
+
+
+def _warm(router: Router) -> None:
+    with console.status("loading the embedder") as status:
+        router.warm_up(lambda stage, fraction: status.update(f"{stage} ({fraction:.0%})"))
+
+
+def _show(decision: RoutingDecision) -> None:
+    console.print(_safe(decision.request, style="bold", limit=300))
+    table = Table(box=None, pad_edge=True)
+    for column in ("", "tool"):
+        table.add_column(column)
+    for column in ("score", "dense", "lexical"):
+        table.add_column(column, justify="right")
+    table.add_column("matched")
+    for place, candidate in enumerate(decision.candidates, start=1):
+        chosen = candidate.tool == decision.tool
+        table.add_row(
+            str(place),
+            _safe(candidate.tool, style="bold" if chosen else "", limit=64),
+            f"{candidate.score:.3f}",
+            f"{candidate.dense:.3f}",
+            f"{candidate.lexical:.3f}",
+            _safe(candidate.view or "", style="dim", limit=_VIEW_WIDTH),
+        )
+    console.print(table)
+    outcome = decision.outcome.value
+    line = _safe(f"  {outcome}", style=_STYLES[outcome])
+    console.print(line.append(f": {_safe(decision.reason)}", style="default"))
+    times = ", ".join(f"{stage} {value:.2f}" for stage, value in decision.times_ms.items())
+    facts = (
+        f"  margin {decision.margin:.4f} (dense {decision.dense_margin:.4f}), tau {decision.tau:.4f} "
+        f"({decision.settings['tau_from']}), fit {decision.fit:.3f} of {decision.threshold:.3f}"
+    )
+    console.print(_safe(facts, style="dim"))
+    console.print(_safe(f"  {decision.total_ms:.1f} ms: {times}", style="dim"))
+    console.print()
+
+
+def _show_calibration(found: RouterCalibration) -> None:
+    gate, abstention = found.gate, found.abstention
+    console.print(_safe(f"tau = {gate.tau:.4f}: percentile {gate.percentile:g} of {gate.n} margins"))
+    line = (
+        f"threshold = {abstention.threshold:.4f} at {abstention.n_tools} tools, {abstention.slope:+.4f} for"
+    )
+    console.print(_safe(f"{line} e times as many: refuses {abstention.target:.0%} of the answerable"))
+    console.print(_safe(f"from {gate.source}", style="dim"))
+    table = Table(box=None)
+    for column in ("over", "group"):
+        table.add_column(column)
+    for column in ("n", "refused", "share", "AUROC"):
+        table.add_column(column, justify="right")
+    for rate in abstention.rates:
+        score = f"{rate['auroc']:.3f}" if "auroc" in rate else ""
+        table.add_row(
+            _safe(rate["over"]),
+            _safe(rate["group"]),
+            str(rate["n"]),
+            str(rate["refused"]),
+            f"{rate['share']:.1%}",
+            score,
+        )
+    console.print(table)
+
+
+def _safe(value: object, *, style: str = "", limit: int | None = None) -> Any:
+    """Return text of unknown origin without markup, control characters shown as escapes."""
+    from rich.text import Text
+
+    from nexus_lab.registry import neutralise
+
+    return Text(neutralise(str(value), limit=limit), style=style)

@@ -1,0 +1,298 @@
+"""The router: from a request, and the conversation before it, to a tool."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.registry import Registry, load_registry, neutralise
+from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError
+from nexus_lab.routing.calibration import RouterCalibration, load_calibration
+from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
+from nexus_lab.routing.scoring import SCORING, Scorer, StageScores, timed
+from nexus_lab.routing.store import EmbeddingStore
+from nexus_lab.routing.views import tool_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nexus_lab.registry import ToolSpec
+    from nexus_lab.routing.base import CrossEncoder, Embedder, Message
+    from nexus_lab.routing.index import ToolIndex
+
+    Progress = Callable[[str, float], None]
+
+__all__ = ["Router"]
+
+logger = logging.getLogger(__name__)
+
+_RERANK_DEPTH = 10
+
+
+@dataclass(slots=True)
+class _Warm:
+    """What a router has once it is warm; `store` keeps the vectors where there is one."""
+
+    scorer: Scorer
+    calibration: RouterCalibration
+    calibrated_by: str
+    store: EmbeddingStore | None
+
+
+class Router:
+    """Chooses the tool for a request, and says how sure it is.
+
+    Building is cheap; the embedder is loaded and the tools are embedded at the first use or by `warm_up`.
+    A router may be used from several threads.
+
+    Parameters
+    ----------
+    registry
+        The tools, or whatever `load_registry` reads.
+    embedder
+        An `Embedder`, what `load_embedder` takes, or ``None`` for the bundled one.
+    tau
+        Margin from which a decision stands by itself; ``None`` takes the calibrated one.
+    top_k
+        Candidates that a decision lists.
+    threshold
+        Least score of a tool that fits; ``None`` takes the calibrated one, 0 hardly ever abstains.
+    cross_encoder
+        Who decides below tau; without one such a decision is marked ``escalation_unavailable``.
+    threads
+        Most threads of the embedder.
+    store
+        Keep the vectors of tools on disk, so that the next router over the same tools starts at once.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | Any,
+        embedder: Embedder | str | None = None,
+        *,
+        tau: float | None = None,
+        top_k: int = 3,
+        threshold: float | None = None,
+        cross_encoder: CrossEncoder | None = None,
+        threads: int | None = None,
+        store: bool = True,
+    ) -> None:
+        if top_k < 1:
+            raise RoutingError(f"top_k = {top_k}", next_step="choose at least 1")
+        if tau is not None and not tau >= 0:
+            raise RoutingError(f"tau = {tau} is no margin", next_step="choose a value of at least 0")
+        self._registry = registry if isinstance(registry, Registry) else load_registry(registry)
+        self.top_k = top_k
+        self.cross_encoder = cross_encoder
+        self._given = embedder
+        self._threads, self._store = threads, store
+        self._tau, self._threshold = tau, threshold
+        self._turn = threading.RLock()
+        self._ready: _Warm | None = None
+
+    def __repr__(self) -> str:
+        return f"Router({self.registry.name!r}, {len(self.registry)} tools)"
+
+    def warm_up(self, on_progress: Progress | None = None) -> Router:
+        """Load the embedder and embed the tools now, telling what happens and the fraction done."""
+        self._warm(on_progress)
+        return self
+
+    @property
+    def registry(self) -> Registry:
+        """The tools."""
+        return self._registry
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder in use."""
+        return self._warm().scorer.embedder
+
+    @property
+    def index(self) -> ToolIndex:
+        """The vectors of the tools."""
+        return self._warm().scorer.index
+
+    @property
+    def calibration(self) -> RouterCalibration:
+        """Where the calibrated thresholds come from."""
+        return self._warm().calibration
+
+    @property
+    def tau(self) -> float:
+        """The margin from which a decision stands by itself."""
+        return self.calibration.gate.tau if self._tau is None else self._tau
+
+    @property
+    def threshold(self) -> float:
+        """The least score of a tool that fits."""
+        if self._threshold is not None:
+            return self._threshold
+        return self.calibration.abstention.at(len(self.index))
+
+    @property
+    def examples(self) -> tuple[tuple[str, str], ...]:
+        """The examples that were added: pairs of tool and request, oldest first."""
+        return tuple(self._warm().scorer.examples)
+
+    def route(self, request: str, context: Sequence[Message] = ()) -> RoutingDecision:
+        """Choose the tool for `request`.
+
+        Parameters
+        ----------
+        request
+            What the user says now.
+        context
+            The turns before it, oldest first; read only where the request refers back.
+        """
+        with self._turn:
+            return self._decide(request, self.scores(request, context))
+
+    def scores(self, request: str, context: Sequence[Message] = ()) -> StageScores:
+        """Return what each stage says about all tools, without deciding."""
+        with self._turn:
+            return self._warm().scorer.scores(request, context)
+
+    def update(self, registry: Registry) -> None:
+        """Take over `registry`: tools that are new or changed are embedded, ones that are gone are dropped.
+
+        Examples stay with their tool as long as it is there.
+        """
+        with self._turn:
+            if self._ready is not None:
+                self._ready.scorer.apply(registry)
+                if self._ready.store is not None:
+                    self._ready.store.save()
+            self._registry = registry
+
+    def add_tool(self, tool: ToolSpec) -> None:
+        """Add `tool`, or put it in the place of the one of its server and name."""
+        known = self.registry.get(tool.qualified_name)
+        same = known is not None and known.qualified_name == tool.qualified_name
+        self.update(self.registry.replace(tool) if same else self.registry.add(tool))
+
+    def remove_tool(self, name: str) -> None:
+        """Remove the tool called `name`."""
+        self.update(self.registry.remove(name))
+
+    def add_example(self, request: str, tool: str) -> None:
+        """Remember that `request` belongs to `tool`: one more vector, at once in use.
+
+        Raises
+        ------
+        RoutingError
+            When there is no such tool.
+        """
+        with self._turn:
+            self._warm().scorer.add_example(request, tool)
+
+    def remove_example(self, request: str, tool: str) -> None:
+        """Take an example back.
+
+        Raises
+        ------
+        RoutingError
+            When it was never added.
+        """
+        with self._turn:
+            self._warm().scorer.remove_example(request, tool)
+
+    def check_integrity(self) -> None:
+        """Raise `RoutingError` when the index does not hold the registry's tools."""
+        with self._turn:
+            self._warm().scorer.check_integrity()
+
+    def _decide(self, request: str, stage: StageScores) -> RoutingDecision:
+        times = stage.times_ms
+        with timed(times, "gate"):
+            ranking = rank(stage)
+            verdict = judge(request, stage, ranking, tau=self.tau, threshold=self.threshold)
+            depth = max(self.top_k, _RERANK_DEPTH) if self.cross_encoder else self.top_k
+            candidates = [self._candidate(stage, int(place)) for place in ranking.order[:depth]]
+        if verdict.outcome is Outcome.ESCALATION_UNAVAILABLE and self.cross_encoder is not None:
+            with timed(times, "rerank"):
+                candidates, verdict = self._escalate(self.cross_encoder, stage, candidates, ranking)
+        return RoutingDecision(
+            request=request,
+            normalised=stage.normalised,
+            candidates=tuple(candidates[: self.top_k]),
+            margin=ranking.margin,
+            dense_margin=stage.dense_margin,
+            tau=self.tau,
+            outcome=verdict.outcome,
+            tool=verdict.tool,
+            reason=verdict.reason,
+            fit=ranking.fit,
+            threshold=self.threshold,
+            used_context=stage.reference is not None,
+            times_ms=times,
+            settings=self._settings(),
+        )
+
+    def _escalate(
+        self, reader: CrossEncoder, stage: StageScores, candidates: list[Candidate], ranking: Ranking
+    ) -> tuple[list[Candidate], Verdict]:
+        documents = [tool_document(self.registry[candidate.tool]) for candidate in candidates]
+        scores = reader.score(stage.normalised, documents)
+        judged = [
+            replace(candidate, cross_encoder=float(score))
+            for candidate, score in zip(candidates, scores, strict=True)
+        ]
+        judged.sort(key=lambda candidate: -(candidate.cross_encoder or 0.0))
+        best = judged[0].tool
+        reason = (
+            f"The margin of {ranking.margin:.4f} is under tau = {self.tau:.4f}; {reader.name} chose "
+            f"{neutralise(best, limit=80)} among {len(judged)}."
+        )
+        return judged, Verdict(Outcome.ESCALATED, best, reason)
+
+    def _candidate(self, stage: StageScores, place: int) -> Candidate:
+        name = stage.names[place]
+        return Candidate(
+            tool=name,
+            score=float(stage.fused[place]),
+            dense=float(stage.dense[place]),
+            lexical=float(stage.lexical[place]),
+            view=self.index.best_view(name, stage.query),
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        warm = self._warm()
+        return {
+            "embedder": warm.scorer.embedder.name,
+            "scoring": SCORING,
+            "tau_from": "given" if self._tau is not None else warm.calibrated_by,
+            "n_tools": len(warm.scorer.index),
+            "n_vectors": warm.scorer.index.n_vectors,
+            "kernel": warm.scorer.index.kernel,
+            "cross_encoder": self.cross_encoder.name if self.cross_encoder else None,
+        }
+
+    def _warm(self, on_progress: Progress | None = None) -> _Warm:
+        with self._turn:
+            if self._ready is None:
+                self._ready = self._make(on_progress)
+            return self._ready
+
+    def _make(self, on_progress: Progress | None) -> _Warm:
+        embedder = self._load_embedder(on_progress)
+        store = EmbeddingStore(embedder) if self._store and not isinstance(embedder, EmbeddingStore) else None
+        scorer = Scorer(embedder if store is None else store)
+        scorer.apply(self.registry, on_progress)
+        if store is not None:
+            store.save()
+        calibration, origin = load_calibration(embedder.fingerprint, SCORING)
+        if self._tau is None and calibration.embedder != embedder.fingerprint:
+            logger.warning("tau was not calibrated for %s; run nexus-lab route calibrate", embedder.name)
+        if on_progress is not None:
+            on_progress("router ready", 1.0)
+        return _Warm(scorer, calibration, origin, store)
+
+    def _load_embedder(self, on_progress: Progress | None) -> Embedder:
+        if self._given is not None and not isinstance(self._given, str):
+            return self._given
+        from nexus_lab.routing.embedder import load_embedder
+
+        return load_embedder(self._given or "bundled", threads=self._threads, on_progress=on_progress)

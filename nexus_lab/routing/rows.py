@@ -1,0 +1,56 @@
+"""Requests with what is known about them, from JSON Lines files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.registry import neutralise
+from nexus_lab.routing.base import RoutingError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["RowsError", "file_digest", "read_rows"]
+
+
+class RowsError(RoutingError):
+    """A file of requests cannot be read."""
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON Lines file; each has at least a ``query``.
+
+    Raises
+    ------
+    RowsError
+        With the line that is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RowsError(f"{path} cannot be read: {error}", next_step="give a JSON Lines file") from error
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RowsError(
+                f"line {number} of {path} is not JSON: {error}", next_step="write one object a line"
+            ) from error
+        if not isinstance(row, dict) or not isinstance(row.get("query"), str):
+            shown = neutralise(line, limit=60)
+            raise RowsError(
+                f"line {number} of {path} has no text under 'query': {shown}",
+                next_step='write objects such as {"query": "List my issues"}',
+            )
+        rows.append(row)
+    return rows
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file, for provenance."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
