@@ -119,12 +119,17 @@ def load(bundle: Path, *, live: bool = False) -> Loaded:
             tables = {table: _table(bundle, table) for table in TABLES}
         except FileNotFoundError:
             continue
-        return _joined(bundle, manifest, folded, tables)
+        return _joined(bundle, manifest, folded, tables, live=live)
     raise DamagedSession(f"files of {bundle} vanish while it is read", next_step="open it again")
 
 
 def _joined(
-    bundle: Path, manifest: Manifest | None, folded: Folded | None, tables: dict[str, pl.LazyFrame]
+    bundle: Path,
+    manifest: Manifest | None,
+    folded: Folded | None,
+    tables: dict[str, pl.LazyFrame],
+    *,
+    live: bool = False,
 ) -> Loaded:
     if folded is not None:
         status = BundleStatus.RECORDING if folded.live else folded.run.status
@@ -135,6 +140,8 @@ def _joined(
             f"{bundle} holds neither a manifest nor a journal",
             next_step=f"choose a folder that ends in {BUNDLE_SUFFIX}",
         )
+    if manifest.status is BundleStatus.RECORDING and not live:  # its journal was lost
+        manifest = replace(manifest, status=BundleStatus.RECOVERED)
     return Loaded(manifest, tables)
 
 
@@ -208,10 +215,10 @@ def compact(bundle: Path) -> Manifest:
         When the disk cannot be written; the journal stays.
     """
     _sweep(bundle)
-    manifest, folded = read_manifest(bundle), _journal(bundle)
-    loaded = _joined(bundle, manifest, folded, {table: _table(bundle, table) for table in TABLES})
+    found, folded = read_manifest(bundle), _journal(bundle)
+    loaded = _joined(bundle, found, folded, {table: _table(bundle, table) for table in TABLES})
     if folded is None:
-        return _discard_empty_journal(bundle, loaded.manifest)
+        return _discard_empty_journal(bundle, found, loaded.manifest)
     rows = {}
     for table in TABLES:
         frame = _collect(loaded.tables[table], table, bundle)
@@ -235,11 +242,10 @@ def _collect(table: pl.LazyFrame, name: str, bundle: Path) -> pl.DataFrame:
         ) from error
 
 
-def _discard_empty_journal(bundle: Path, manifest: Manifest) -> Manifest:
+def _discard_empty_journal(bundle: Path, found: Manifest | None, manifest: Manifest) -> Manifest:
     """Drop a journal whose process died before its first record was whole."""
     (bundle / JOURNAL).unlink(missing_ok=True)
-    if manifest.status is BundleStatus.RECORDING:
-        manifest = replace(manifest, status=BundleStatus.RECOVERED)
+    if manifest != found:
         write_manifest(bundle, manifest)
     return manifest
 

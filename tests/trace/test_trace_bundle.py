@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import polars as pl
@@ -269,6 +270,16 @@ def test_a_full_disk_ends_the_record_and_not_the_turn(tmp_path, monkeypatch, cap
     assert session.manifest.status == "recovered"
 
 
+def test_an_event_costs_a_fraction_of_a_token(tmp_path):
+    """Processor time in the thread that works; a token takes milliseconds."""
+    with SessionRecorder(tmp_path / "fast", contents=True) as recorder:
+        emitter = Emitter(recorder)
+        start = time.thread_time()
+        for number in range(1000):
+            emitter.point(EventKind.MESSAGE, "said", MessageRow(role="user", text=f"a token, {number}"))
+        assert (time.thread_time() - start) / 1000 < 0.001
+
+
 def test_closing_twice_and_events_after_it_are_harmless(tmp_path):
     recorder = SessionRecorder(tmp_path / "closed")
     assert recorder.close().status == "complete"
@@ -371,6 +382,12 @@ def test_a_process_that_died_before_its_first_record_leaves_an_empty_session(tmp
     session = read_session(path)
     assert session.manifest.status == "recovered"
     assert session.events.collect().is_empty()
+
+
+def test_a_lost_journal_leaves_a_session_that_nobody_records(tmp_path):
+    path = _abandoned(tmp_path)
+    (path / JOURNAL).unlink()
+    assert read_session(path).manifest.status == "recovered"
 
 
 def test_a_lost_manifest_is_made_again_from_the_journal(tmp_path):
