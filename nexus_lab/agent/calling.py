@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nexus_lab.registry import ToolSpec
     from nexus_lab.settings import Profile
 
-__all__ = ["CallWriter", "Written"]
+__all__ = ["CallWriter", "Written", "call_opening", "tool_block"]
 
 _ATTEMPTS = 2
 
@@ -62,6 +62,17 @@ class Written:
     n_generated: int
 
 
+def tool_block(spec: ToolSpec, schema_mode: str) -> str:
+    """Return what the model sees of a tool, up to where the request follows."""
+    shown = tool_text(spec, mode="signature" if schema_mode == "signature" else "full")
+    return f"Tool: {shown}\n\nRequest: "
+
+
+def call_opening(tool: str) -> str:
+    """Return how a call of `tool` begins; the model writes on from here."""
+    return f'{{"name": {json.dumps(tool)}, "arguments": '
+
+
 class CallWriter:
     """Writes calls with one engine; keeps the grammars of the tools it has seen.
 
@@ -77,11 +88,6 @@ class CallWriter:
         self._engine = engine
         self._emitter = emitter
         self._plans: dict[tuple[ToolSpec, frozenset[str]], GrammarPlan] = {}
-
-    def tool_text(self, spec: ToolSpec, schema_mode: str) -> str:
-        """Return what the model sees of a tool, up to where the request follows."""
-        shown = tool_text(spec, mode="signature" if schema_mode == "signature" else "full")
-        return f"Tool: {shown}\n\nRequest: "
 
     def write(
         self,
@@ -131,7 +137,7 @@ class CallWriter:
         """Write one call; returns the arguments' text, seconds to the first token, and tokens generated."""
         began = time.perf_counter()
         mask = GrammarMask(self._engine, plan.grammar)
-        opening = f'{{"name": {json.dumps(spec.name)}, "arguments": '
+        opening = call_opening(spec.name)
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
         opened = time.perf_counter() - began
         generation = conversation.generate(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.rows import OpKind, OpRow
-from nexus_lab.agent.transcript import Transcript
+from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.cache import Append, MessageSpan, ProgramRunner, Splice
 
 if TYPE_CHECKING:
@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     )
     from nexus_lab.engine import Engine, Generation
 
-__all__ = ["Conversation", "Mark", "join_tokens"]
-
-
-def join_tokens(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    """Return the tokens of `pieces` in a row."""
-    return tuple(token for piece in pieces for token in piece.tokens)
+__all__ = ["Conversation", "Mark"]
 
 
 @dataclass(frozen=True, slots=True)

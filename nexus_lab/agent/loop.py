@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
-from nexus_lab.agent.calling import CallWriter
+from nexus_lab.agent.calling import CallWriter, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
 from nexus_lab.agent.splicing import Splicer
@@ -149,7 +149,7 @@ class Agent:
         ToolNotFound, CompileError, SpliceUnavailable
             When there is no such tool, or it cannot be compiled.
         """
-        text = self._calls.tool_text(self.tools.registry[tool], schema_mode)
+        text = tool_block(self.tools.registry[tool], schema_mode)
         transcript = self.conversation.transcript
         mark = transcript.mark()
         block = transcript.user(text, "")[0].tokens
@@ -280,7 +280,7 @@ class Agent:
     def _call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
         """Bring the tool into the context and let the model write its call."""
         conversation, start = self.conversation, self.conversation.n_tokens
-        text = self._calls.tool_text(spec, self.profile.schema_mode)
+        text = tool_block(spec, self.profile.schema_mode)
         pieces = conversation.transcript.user(text, turn.request)
         began, spliced = clock.elapsed(), None
         with clock.stage("prefill"):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ChatModel", "Piece", "TemplateRewritesError", "Transcript"]
+__all__ = ["ChatModel", "Piece", "TemplateRewritesError", "Transcript", "join_tokens"]
 
 # Private-use characters: no template writes them, and texts never pass through the template.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -47,6 +47,11 @@ class Piece:
 
     tokens: tuple[int, ...]
     text: str
+
+
+def join_tokens(pieces: Iterable[Piece]) -> tuple[int, ...]:
+    """Return the tokens of `pieces` in a row."""
+    return tuple(token for piece in pieces for token in piece.tokens)
 
 
 @dataclass(frozen=True, slots=True)

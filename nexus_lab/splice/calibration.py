@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from nexus_lab.paths import atomic_write, home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 __all__ = ["Calibration", "CalibrationCell", "CalibrationError", "load_calibration", "save_calibration"]
 
 _VERSION = 1
+_SHIPPED = Path(__file__).parent / "calibrations"
 
 
 class CalibrationError(NexusError):
@@ -167,11 +168,18 @@ def _path(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Path
     return home() / "calibration" / f"{fingerprint}-{context_hash[:16]}-{kernel}.json"
 
 
-def save_calibration(calibration: Calibration) -> Path:
-    """Store a calibration for its model, compile context and attention kernel; return the file."""
+def save_calibration(calibration: Calibration, *, folder: Path | None = None) -> Path:
+    """Store a calibration for its model, compile context and attention kernel; return the file.
+
+    Parameters
+    ----------
+    folder
+        Where; by default the package's data folder, where `load_calibration` looks first.
+    """
     path = _path(
         calibration.fingerprint, calibration.context_hash, flash_attention=calibration.flash_attention
     )
+    path = path if folder is None else folder / path.name
     atomic_write(path, (json.dumps(calibration.to_dict(), indent=1) + "\n").encode())
     return path
 
@@ -179,12 +187,16 @@ def save_calibration(calibration: Calibration) -> Path:
 def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Calibration | None:
     """Read the calibration of a model behind a compile context; ``None`` when none was measured.
 
+    One of the user's own goes before the one that ships for the bundled model.
+
     Raises
     ------
     CalibrationError
         When the file is there and cannot be read.
     """
     path = _path(fingerprint, context_hash, flash_attention=flash_attention)
+    if not path.exists():
+        path = _SHIPPED / path.name
     if not path.exists():
         return None
     try:

@@ -1,0 +1,87 @@
+"""``nexus-lab eval``: measurements of quality."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress
+
+from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._results import show_results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
+Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
+Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@app.command()
+def splice(
+    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
+    model: Model = "bundled",
+    depths: Annotated[list[int] | None, typer.Option(help="Tokens before the block; repeat.")] = None,
+    tools: Annotated[int, typer.Option(help="How many of the tools.")] = 4,
+    threads: Threads = None,
+    json: Json = None,
+    *,
+    flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
+) -> None:
+    """Measure fidelity and speed of splices beside the full prefill and the noise floor."""
+    from nexus_lab.bench import splice as bench
+    from nexus_lab.engine import Engine
+    from nexus_lab.registry import load_registry
+
+    options = {"depths": depths} if depths else {}
+    tool_list = load_registry(registry) if registry else None
+    with (
+        Engine.load(model, n_ctx=4096, threads=threads, flash_attention=flash_attention) as engine,
+        _bar("splicing") as tell,
+    ):
+        result = bench.run(engine, registry=tool_list, n_tools=tools, on_progress=tell, **options)
+    show_results(result, json)
+
+
+@app.command()
+def calibrate(
+    model: Model = "bundled",
+    threads: Threads = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write here, instead of the package's data folder.")
+    ] = None,
+    *,
+    flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
+) -> None:
+    """Measure the bounds that the contract splice(bounded(EPSILON)) of the agent rests on."""
+    from nexus_lab.bench.calibration import calibrate_agent
+    from nexus_lab.engine import Engine
+    from nexus_lab.splice import save_calibration
+
+    with (
+        Engine.load(model, n_ctx=4096, threads=threads, flash_attention=flash_attention) as engine,
+        _bar("calibrating") as tell,
+    ):
+        calibration = calibrate_agent(engine, on_progress=tell)
+    path = save_calibration(calibration, folder=out)
+    for cell in calibration.cells:
+        console.print(
+            f"depth {cell.depth:5d}  budget {cell.budget:4.0%}  D_KL mean {cell.dkl_mean:.4f}  "
+            f"upper {cell.dkl_upper:.4f}  n {cell.n}"
+        )
+    console.print(f"noise floor {calibration.noise_floor:.4f} nats")
+    console.print(plain(f"wrote {path}"))
