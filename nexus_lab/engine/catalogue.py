@@ -20,6 +20,7 @@ from nexus_lab.engine.errors import (
     UnsupportedModel,
 )
 from nexus_lab.engine.gguf_file import GgufFile, read_gguf
+from nexus_lab.engine.machine import memory_bytes
 from nexus_lab.errors import Decline
 from nexus_lab.paths import atomic_write, cache_dir
 
@@ -57,6 +58,7 @@ _EMBEDDING_ARCHITECTURES = frozenset(
 )
 _CHUNK = 1 << 22
 _KV_BYTES = 2
+_USUAL_CTX = 4096
 
 
 def resolve_model(spec: str | Path) -> Path:
@@ -232,10 +234,20 @@ def _entry(path: Path, *, bundled: bool) -> ModelEntry:
         path=path,
         size_bytes=size,
         sha256=BUNDLED_SHA256 if bundled else None,
-        decline=None,
+        decline=_memory_decline(gguf),
         bundled=bundled,
         estimate=partial(memory_estimate, gguf),
     )
+
+
+def _memory_decline(gguf: GgufFile) -> Decline | None:
+    needed, present = memory_estimate(gguf, _USUAL_CTX), memory_bytes()
+    if present is None or needed <= present:
+        return None
+    reason = (
+        f"needs about {needed / 2**30:.1f} GiB at n_ctx {_USUAL_CTX}, this machine has {present / 2**30:.1f}"
+    )
+    return Decline("memory", reason, "a smaller model, or a smaller n_ctx")
 
 
 def _unreadable(name: str, path: Path | None, size: int, decline: Decline, *, bundled: bool) -> ModelEntry:

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nexus_lab.engine.threads import available_cores, physical_cores
+from nexus_lab.engine.threads import DEFAULT_WAIT, available_cores, physical_cores, user_wait_policy
 
-__all__ = ["library_versions", "machine_facts"]
+__all__ = ["library_versions", "machine_facts", "memory_bytes"]
 
 _PACKAGES = (
     "nexus_lab",
@@ -44,8 +44,9 @@ def machine_facts(*, threads: int | None = None) -> dict[str, Any]:
         "scan_kernels": list(_core.scan_kernels()),
         "cores_physical": physical_cores(),
         "cores_logical": available_cores(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "threads": threads,
+        "barrier_wait": user_wait_policy() or DEFAULT_WAIT,
         "versions": library_versions(),
     }
 
@@ -72,7 +73,8 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
+    """Physical memory of the machine, ``None`` where it is not told."""
     if sys.platform == "win32":
         return None
     import os

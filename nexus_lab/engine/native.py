@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections import deque
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from nexus_lab.engine.threads import DEFAULT_WAIT, WAIT_VARIABLES, user_wait_policy
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 __all__ = ["LogTail", "function_address", "function_addresses", "llama"]
@@ -96,13 +101,32 @@ class _LogRouter:
 @cache
 def llama() -> ModuleType:
     """Return the low-level binding, its backend initialised and its log routed."""
-    from llama_cpp import llama_cpp as binding
+    with _patient_barriers():
+        from llama_cpp import llama_cpp as binding
 
     router = binding.llama_log_callback(_LogRouter())
     binding.llama_log_set(router, ctypes.c_void_p(0))
     _KEPT.append(router)  # the library keeps the bare pointer for good
     binding.llama_backend_init()
     return binding
+
+
+@contextmanager
+def _patient_barriers() -> Iterator[None]:
+    """Let llama.cpp's threads sleep at barriers, unless the user has set it otherwise.
+
+    A graph has about a thousand barriers. On a machine that does other work too, threads that spin there hold
+    the core that the awaited thread needs, and a decode takes tens of times as long. The setting is read when
+    the OpenMP library is loaded, and is not left in the environment for others.
+    """
+    if user_wait_policy() is not None:
+        yield
+        return
+    os.environ[WAIT_VARIABLES[0]] = DEFAULT_WAIT
+    try:
+        yield
+    finally:
+        del os.environ[WAIT_VARIABLES[0]]
 
 
 def _libraries() -> list[Any]:

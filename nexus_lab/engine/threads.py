@@ -9,7 +9,15 @@ from pathlib import Path
 
 from nexus_lab.engine.errors import EngineError
 
-__all__ = ["available_cores", "cap_threads", "physical_cores"]
+__all__ = ["available_cores", "cap_threads", "physical_cores", "user_wait_policy"]
+
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+DEFAULT_WAIT = "passive"
+
+
+def user_wait_policy() -> str | None:
+    """Return what the environment says about waiting at barriers, ``None`` when it says nothing."""
+    return next((f"{name}={os.environ[name]}" for name in WAIT_VARIABLES if name in os.environ), None)
 
 
 def available_cores() -> int:

@@ -23,42 +23,51 @@ using bridge::EvalBridge;
 template <typename Element>
 using Array = py::array_t<Element, py::array::c_style>;
 
-template <typename Function>
-void look_up(const py::dict& addresses, const char* name, Function& target) {
-    if (!addresses.contains(name)) {
-        throw std::invalid_argument(std::string("no address of ") + name);
-    }
-    const auto address = addresses[name].cast<std::uintptr_t>();
-    if (address == 0) {
-        throw std::invalid_argument(std::string("null address of ") + name);
-    }
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loaded library gives its functions as addresses
-    target = reinterpret_cast<Function>(address);
-}
+// Addresses of library functions; remembers the first that is missing.
+class Addresses {
+  public:
+    explicit Addresses(const py::dict& addresses) : addresses_(addresses) {}
 
-bridge::Library library_from(const py::dict& addresses) {
+    template <typename Function>
+    void look_up(const char* name, Function& target) {
+        const auto address = addresses_.contains(name) ? addresses_[name].cast<std::uintptr_t>() : 0;
+        if (address == 0 && missing_.empty()) {
+            missing_ = std::string("no function ") + name;
+        }
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): the loaded library gives its functions as addresses
+        target = reinterpret_cast<Function>(address);
+    }
+
+    const std::string& missing() const { return missing_; }
+
+  private:
+    const py::dict& addresses_;
+    std::string missing_;
+};
+
+bridge::Library library_from(Addresses& addresses) {
     bridge::Library library;
-    look_up(addresses, "ggml_get_name", library.get_name);
-    look_up(addresses, "ggml_set_name", library.set_name);
-    look_up(addresses, "ggml_nelements", library.count_elements);
-    look_up(addresses, "ggml_nrows", library.count_rows);
-    look_up(addresses, "ggml_nbytes", library.count_bytes);
-    look_up(addresses, "ggml_get_data", library.get_data);
-    look_up(addresses, "ggml_type_size", library.type_size);
-    look_up(addresses, "ggml_element_size", library.element_size);
-    look_up(addresses, "ggml_tensor_overhead", library.tensor_overhead);
-    look_up(addresses, "ggml_init", library.init);
-    look_up(addresses, "ggml_free", library.free);
-    look_up(addresses, "ggml_new_tensor_4d", library.new_tensor_4d);
-    look_up(addresses, "ggml_view_1d", library.view_1d);
-    look_up(addresses, "ggml_add", library.add);
-    look_up(addresses, "ggml_backend_buffer_is_host", library.buffer_is_host);
-    look_up(addresses, "ggml_backend_buffer_get_base", library.buffer_get_base);
-    look_up(addresses, "ggml_backend_buffer_get_size", library.buffer_get_size);
-    look_up(addresses, "ggml_backend_buffer_free", library.buffer_free);
-    look_up(addresses, "ggml_backend_cpu_buffer_type", library.cpu_buffer_type);
-    look_up(addresses, "ggml_backend_alloc_ctx_tensors_from_buft", library.alloc_ctx_tensors);
-    look_up(addresses, "ggml_backend_tensor_get", library.tensor_get);
+    addresses.look_up("ggml_get_name", library.get_name);
+    addresses.look_up("ggml_set_name", library.set_name);
+    addresses.look_up("ggml_nelements", library.count_elements);
+    addresses.look_up("ggml_nrows", library.count_rows);
+    addresses.look_up("ggml_nbytes", library.count_bytes);
+    addresses.look_up("ggml_get_data", library.get_data);
+    addresses.look_up("ggml_type_size", library.type_size);
+    addresses.look_up("ggml_element_size", library.element_size);
+    addresses.look_up("ggml_tensor_overhead", library.tensor_overhead);
+    addresses.look_up("ggml_init", library.init);
+    addresses.look_up("ggml_free", library.free);
+    addresses.look_up("ggml_new_tensor_4d", library.new_tensor_4d);
+    addresses.look_up("ggml_view_1d", library.view_1d);
+    addresses.look_up("ggml_add", library.add);
+    addresses.look_up("ggml_backend_buffer_is_host", library.buffer_is_host);
+    addresses.look_up("ggml_backend_buffer_get_base", library.buffer_get_base);
+    addresses.look_up("ggml_backend_buffer_get_size", library.buffer_get_size);
+    addresses.look_up("ggml_backend_buffer_free", library.buffer_free);
+    addresses.look_up("ggml_backend_cpu_buffer_type", library.cpu_buffer_type);
+    addresses.look_up("ggml_backend_alloc_ctx_tensors_from_buft", library.alloc_ctx_tensors);
+    addresses.look_up("ggml_backend_tensor_get", library.tensor_get);
     return library;
 }
 
@@ -109,7 +118,7 @@ Array<Element> to_numpy(const std::vector<Element>& values) {
 // The Python face keeps the capture buffer alive while a plan that writes into it is armed.
 class PyEvalBridge {
   public:
-    explicit PyEvalBridge(const py::dict& addresses) : bridge_(library_from(addresses)) {}
+    explicit PyEvalBridge(const py::dict& addresses) : PyEvalBridge(Addresses(addresses)) {}
 
     void arm(std::int32_t n_tokens, std::int32_t first_position,
              const std::optional<Array<std::int32_t>>& positions,
@@ -149,6 +158,10 @@ class PyEvalBridge {
     EvalBridge& native() { return bridge_; }
 
   private:
+    explicit PyEvalBridge(Addresses addresses) : PyEvalBridge(library_from(addresses), addresses) {}
+    PyEvalBridge(const bridge::Library& library, const Addresses& addresses)
+        : bridge_(library, addresses.missing()) {}
+
     EvalBridge bridge_;
     std::optional<Array<float>> buffer_;
 };
@@ -165,7 +178,7 @@ void register_bridge(py::module_& module) {
         module, "EvalBridge",
         "Native evaluation and abort callbacks of one llama.cpp context.\n\n"
         "`addresses` maps names of public ggml functions to their addresses in the loaded "
-        "library.\nRaises ValueError when one is missing.")
+        "library.\nWithout some of them patches and captures are unavailable: see layout_problem.")
         .def(py::init<const py::dict&>(), py::arg("addresses"))
         .def_property_readonly(
             "eval_callback", [](const PyEvalBridge&) { return address_of(&EvalBridge::on_node); },

@@ -89,7 +89,8 @@ void check_plan(const Plan& plan) {
 
 }  // namespace
 
-EvalBridge::EvalBridge(const Library& library) : library_(library), layout_problem_(verify_layout(library)) {
+EvalBridge::EvalBridge(const Library& library, std::string missing)
+    : library_(library), layout_problem_(missing.empty() ? verify_layout(library) : std::move(missing)) {
     mode_.store(layout_problem_.empty() ? Mode::check : Mode::idle, std::memory_order_release);
 }
 

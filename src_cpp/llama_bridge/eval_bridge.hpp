@@ -59,7 +59,8 @@ struct Report {
 // decodes, and take neither locks nor the interpreter. `arm` and `disarm` are called between decodes.
 class EvalBridge {
   public:
-    explicit EvalBridge(const Library& library);
+    // `missing` names what the library does not have; then nothing but the abort works.
+    explicit EvalBridge(const Library& library, std::string missing = {});
     EvalBridge(const EvalBridge&) = delete;
     EvalBridge& operator=(const EvalBridge&) = delete;
     EvalBridge(EvalBridge&&) = delete;

@@ -109,6 +109,13 @@ def test_the_listing_declines_what_cannot_be_loaded(tmp_path: Path, tiny_path: C
     assert entries["plain.gguf"].decline is None
 
 
+def test_a_model_larger_than_the_machine_is_declined_and_listed(tiny_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(catalogue, "memory_bytes", lambda: 1 << 20)
+    entries = {entry.name: entry for entry in find_models([tiny_path("plain").parent])}
+    assert entries["plain.gguf"].decline.code == "memory"
+    assert entries["plain.gguf"].memory_estimate_bytes(4096) > 1 << 20
+
+
 def test_the_memory_estimate_grows_by_the_kv_cache():
     gguf = read_gguf(resolve_model("bundled"))
     small, large = (catalogue.memory_estimate(gguf, n_ctx) for n_ctx in (1024, 4096))

@@ -7,6 +7,7 @@ import pytest
 from tiny_models import KINDS
 
 from nexus_lab.engine import Engine, PatchFailed, PatchPlan, StateMismatch, native
+from nexus_lab.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,15 +82,16 @@ def test_quantized_keys_decline_the_splice_only(tiny_path: Callable[[str], Path]
         assert engine.prefill(seq, tiny_tokens[5:20]).shape == (engine.info.n_vocab,)
 
 
+@pytest.mark.parametrize("change", ["another answer", "no answer"])
 def test_another_tensor_layout_declines_patches_and_leaves_the_splice(
-    tiny_path: Callable[[str], Path], tiny_tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    change: str, tiny_path: Callable[[str], Path], tiny_tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ):
     """A getter that answers for another member stands for a library whose struct has changed."""
     addresses = native.function_addresses()
-    addresses["ggml_nbytes"], addresses["ggml_nelements"] = (
-        addresses["ggml_nelements"],
-        addresses["ggml_nbytes"],
-    )
+    if change == "another answer":
+        addresses["ggml_nelements"] = addresses["ggml_nbytes"]
+    else:
+        del addresses["ggml_nelements"]
     monkeypatch.setattr("nexus_lab.engine.loader.function_addresses", lambda: addresses)
     with Engine.load(tiny_path("plain"), n_ctx=256, threads=1) as engine:
         assert set(engine.declines) == {"input_patches", "attention_capture"}
@@ -101,6 +103,10 @@ def test_another_tensor_layout_declines_patches_and_leaves_the_splice(
         assert engine.positions(other).tolist() == list(range(9, 39))
         with pytest.raises(PatchFailed, match="layout"), engine.input_patches(PatchPlan(n_tokens=1)):
             pass
+        with engine.turn():
+            engine.cancel()
+            with pytest.raises(Cancelled):
+                engine.prefill(seq, tiny_tokens[:3])
 
 
 def test_memory_that_is_not_the_hosts_declines_patches_only(

@@ -44,6 +44,21 @@ def test_torch_is_capped_whether_it_comes_before_or_after():
         assert found.stdout.strip() == "1", order
 
 
+def test_a_wait_policy_of_the_user_stands_and_ours_does_not_stay():
+    code = (
+        "import os\n"
+        "from nexus_lab.engine.native import llama\n"
+        "llama()\n"
+        "print(os.environ.get('OMP_WAIT_POLICY'))\n"
+    )
+    for given in (None, "active"):
+        environment = {"PATH": "", **({"OMP_WAIT_POLICY": given} if given else {})}
+        found = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert found.stdout.strip() == str(given)
+
+
 def test_importing_the_room_loads_nothing_heavy():
     code = (
         "import sys, nexus_lab.engine as engine\n"
