@@ -15,6 +15,7 @@ from nexus_lab.registry import (
     SourceFormat,
     Transport,
     load_registry,
+    loading,
     signature,
 )
 from nexus_lab.registry.loading import detect_format
@@ -196,7 +197,8 @@ def test_huge_documents_are_refused(tmp_path):
         load_registry(path)
 
 
-def test_a_yaml_bomb_is_refused(tmp_path):
+def test_a_yaml_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(loading._DOCUMENT_LIMITS, "max_nodes", 100_000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     path = tmp_path / "bomb.yaml"

@@ -19,14 +19,14 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(JSON)
 def test_a_json_value_survives_the_copy(value):
     copied = copy_json(value)
     assert json.loads(json.dumps(copied)) == json.loads(json.dumps(value))
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(JSON)
 def test_canonical_text_does_not_depend_on_key_order(value):
     shuffled = json.loads(json.dumps(value), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
@@ -88,7 +88,7 @@ def test_text_that_is_no_json_gives_a_typed_error(text, said):
         parse_json(text, origin="file.json")
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.text())
 def test_what_is_shown_holds_no_control_characters(text):
     shown = neutralise(text)
