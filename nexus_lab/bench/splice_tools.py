@@ -6,7 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SPLICE_CASES", "SpliceCase"]
+from nexus_lab.registry import ToolSpec, first_sentence, schema_text
+
+__all__ = ["SPLICE_CASES", "SpliceCase", "case_of"]
+
+_MOST_ARGUMENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +19,29 @@ class SpliceCase:
 
     Attributes
     ----------
-    name
-        Name of the tool.
-    schema_text
-        What the model sees of the tool.
+    tool
+        The tool.
     request
         The user's words after the block.
     answer
         The right call, forced token by token while the distributions are compared.
     """
 
-    name: str
-    schema_text: str
+    tool: ToolSpec
     request: str
     answer: str
+
+    @property
+    def schema_text(self) -> str:
+        """What the model sees of the tool."""
+        return schema_text(self.tool)
+
+
+def case_of(tool: ToolSpec) -> SpliceCase:
+    """Return a case for a tool of which nothing but its schema is known."""
+    names = list(tool.properties)[:_MOST_ARGUMENTS]
+    answer = json.dumps({"name": tool.name, "arguments": dict.fromkeys(names, "")})
+    return SpliceCase(tool, first_sentence(tool.description, limit=200) or f"Please run {tool.name}.", answer)
 
 
 def _text(description: str, **options: Any) -> dict[str, Any]:
@@ -49,9 +62,8 @@ def _case(
     arguments: dict[str, Any],
 ) -> SpliceCase:
     schema = {"type": "object", "properties": properties, "required": required}
-    tool = {"name": name, "description": description, "inputSchema": schema}
     answer = json.dumps({"name": name, "arguments": arguments})
-    return SpliceCase(name, json.dumps(tool, indent=1), request, answer)
+    return SpliceCase(ToolSpec(name, description, schema), request, answer)
 
 
 SPLICE_CASES: tuple[SpliceCase, ...] = (

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nexus_lab.bench.splice import trial_case
+from nexus_lab.bench.splice_tools import SPLICE_CASES
 from nexus_lab.engine import Engine
 from nexus_lab.splice import BlockLibrary, TrialCase, prompt_tokens
 
@@ -41,6 +43,12 @@ def library(bundled_engine: Engine, tmp_path: Path) -> BlockLibrary:
 def cases(bundled_engine: Engine) -> tuple[TrialCase, ...]:
     """Three tools as a prompt shows them, each with a request and an answer."""
     return tuple(_case(bundled_engine, name, text) for name, text in TOOLS.items())
+
+
+@pytest.fixture(scope="session")
+def whole_cases(bundled_engine: Engine) -> tuple[TrialCase, ...]:
+    """Two tools with their whole schemas: a fixed share of a short block repairs less than its sink."""
+    return tuple(trial_case(bundled_engine, case) for case in SPLICE_CASES[:3:2])
 
 
 @pytest.fixture(scope="session")

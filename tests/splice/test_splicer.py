@@ -141,31 +141,28 @@ def test_full_repair_in_the_same_cells_is_exact_and_drift_is_where_the_splice_is
 
 
 def test_repairs_rank_as_they_should(
-    bundled_engine: Engine, cases: tuple[TrialCase, ...], history: tuple[int, ...], tmp_path: Path
+    bundled_engine: Engine, whole_cases: tuple[TrialCase, ...], history: tuple[int, ...], tmp_path: Path
 ):
     library = _library(bundled_engine, tmp_path)
     bundled_engine.clear()
-    found: dict[str, list[float]] = {"none": [], "leading": [], "unmoved": [], "trailing": []}
+    found: dict[str, list[float]] = {"none": [], "leading": [], "trailing": [], "unmoved": []}
+    strategies = (NoRepair(), Leading(), Trailing())
     with growing_prefix(bundled_engine, history) as grow:
-        for depth in (64, 300):
-            seq = grow(depth)
-            for case in cases:
-                block = library.get_or_compile(case.block)
-                reference = measure_reference(bundled_engine, seq, case)
-                for name, strategy in (
-                    ("none", NoRepair()),
-                    ("leading", Leading()),
-                    ("trailing", Trailing()),
-                ):
-                    trial = measure_splice(
-                        bundled_engine, seq, case, block, reference, strategy=strategy, budget=0.25
-                    )
-                    found[name].append(trial.fidelity.dkl_mean)
-                found["unmoved"].append(_without_rotation(bundled_engine, seq, case, block, reference.logits))
+        seq = grow(256)
+        for case in whole_cases:
+            block = library.get_or_compile(case.block)
+            reference = measure_reference(bundled_engine, seq, case)
+            for chosen in strategies:
+                trial = measure_splice(
+                    bundled_engine, seq, case, block, reference, strategy=chosen, budget=0.25
+                )
+                found[chosen.name].append(trial.fidelity.dkl_mean)
+            found["unmoved"].append(_without_rotation(bundled_engine, seq, case, block, reference.logits))
     mean = {name: float(np.mean(values)) for name, values in found.items()}
-    assert mean["leading"] < 0.7 * mean["none"]
-    assert mean["leading"] < 0.7 * mean["trailing"]
-    assert mean["unmoved"] > 3 * mean["none"]
+    # Measured at a fifth of both; half leaves room for another build of llama.cpp.
+    assert mean["leading"] < 0.5 * mean["none"], mean
+    assert mean["leading"] < 0.5 * mean["trailing"], mean
+    assert mean["unmoved"] > 2 * mean["none"], mean
 
 
 def _without_rotation(
