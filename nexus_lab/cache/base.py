@@ -231,8 +231,9 @@ class RunResult:
     state
         Its fold.
     logits
-        float32[n_vocab] behind the newest token; None when that token was spliced or dropped, or nothing was
-        computed yet.
+        float32[n_vocab] behind the newest token. None when that token was spliced or dropped, or nothing was
+        computed yet; also when the state was reached by cutting off later tokens, no snapshot of it was kept,
+        and the newest token could not be computed again (tokens were dropped since, or the turn was stopped).
     schedule
         How the tokens of the state were batched.
     start

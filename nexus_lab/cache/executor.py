@@ -265,6 +265,17 @@ class Executor:
         self._rows.restore(relabelled(fresh, places), seq)
         return logits
 
+    def recompute_newest(self, before: Snapshot, seq: int) -> Snapshot:
+        """Compute the newest token again for its logits; the last operation must be what appended it."""
+        newest = len(before.state) - 1
+        place = int(before.state.positions[newest])
+        with self._rows.undo(seq, before, newest):
+            self._engine.remove(seq, place, -1)
+            logits = self._prefill(seq, before.state.tokens[newest:], "last", start=place)
+        rows = before.rows.placed(np.array([newest]), None, None)
+        done = before.schedule.then(DecodeKind.REPAIR, newest, 1)
+        return replace(before, rows=rows, logits=logits, schedule=done)
+
     def _drop(self, op: Drop, before: Snapshot, target: CacheProgram, seq: int) -> Outcome:
         state = fold(target)
         gone = np.flatnonzero(before.state.active & ~state.active)

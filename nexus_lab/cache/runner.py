@@ -18,7 +18,8 @@ from nexus_lab.cache.slots import SequencePool
 from nexus_lab.cache.snapshots import ARENA_FULL, RowMap, Snapshot, SnapshotStore
 from nexus_lab.cache.start import plan_start
 from nexus_lab.cache.state import fold
-from nexus_lab.errors import Decline
+from nexus_lab.engine.errors import ContextFull
+from nexus_lab.errors import Cancelled, Decline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,16 +199,17 @@ class ProgramRunner:
         Raises
         ------
         RunnerError
-            When there are no logits: the newest token was spliced or dropped, or there is none.
+            When there are no logits and computing the newest token again would not give them: it was
+            spliced or dropped, other tokens were dropped since, or there is none.
         Cancelled
             When the turn was stopped; the state before stays.
         """
         with self._engine.turn():
-            before, seq, began = self._live, self._sequence(), time.perf_counter()
+            seq, began = self._sequence(), time.perf_counter()
+            self._recover_logits()
+            before = self._live
             if before.logits is None:
-                raise RunnerError(
-                    "there are no logits to continue from", next_step="append at least one token"
-                )
+                raise RunnerError("there are no logits to continue from", next_step="append a token first")
             generation = self._engine.generate(seq, before.logits, max_tokens=max_tokens, **options)
             start = Start(StartKind.LIVE, len(before.state), before.program.id, 0.0)
             records = []
@@ -249,6 +251,7 @@ class ProgramRunner:
             else:
                 start = self._started(StartKind.LIVE, began)
             records.extend(self._execute(op, schedule) for op in rest)
+            self._recover_logits()
         except BaseException:
             self._check_sequence()
             if records and records[-1].reused:
@@ -270,8 +273,10 @@ class ProgramRunner:
             self._bring(plan.prefix, seq)
         elif plan.match is not None:
             records.append(self._share(plan.match, plan.prefix, seq))
-        elif plan.prefix != self._live.program:
+        elif plan.kind is StartKind.EMPTY and self._live.program.ops:
             self._clear(seq)
+        elif plan.prefix != self._live.program:
+            self._shorten(plan.prefix, seq)
         return self._started(plan.kind, began), plan.rest
 
     def _bring(self, program: CacheProgram, seq: int) -> None:
@@ -280,6 +285,15 @@ class ProgramRunner:
             raise RunnerError(f"no snapshot of {program!r}", next_step="report this")
         self._rows.bring(snapshot, self._live, seq)
         self._settle(replace(snapshot, program=program), seq)
+
+    def _shorten(self, program: CacheProgram, seq: int) -> None:
+        """Go back to `program`, which the live state only appended to; its logits were not kept."""
+        live, state = self._live, fold(program)
+        n = len(state)
+        self._engine.remove(seq, state.next_position, -1)
+        self._settle(
+            Snapshot(program, state, live.rows.first(n), None, live.schedule.first(n)), seq, keep=False
+        )
 
     def _share(self, match: SlotMatch, program: CacheProgram, seq: int) -> OpRecord:
         """Begin with the cells of another sequence's plain prefix, or with those of our own."""
@@ -313,6 +327,24 @@ class ProgramRunner:
             self._timeline = live
         else:
             self._live = replace(self._live, program=found)
+
+    def _recover_logits(self) -> None:
+        """Compute the newest token of the live state again where its logits were not kept.
+
+        In a turn that was stopped, or without a free cell, they stay away: the state is there without them.
+        """
+        live, seq = self._live, self._sequence()
+        last = live.program.canonical_ops[-1:]
+        if live.logits is not None or not last or not isinstance(last[0], Append):
+            return
+        try:
+            after = self._executor.recompute_newest(live, seq)
+        except (Cancelled, ContextFull):
+            return
+        self._live = after
+        newest = np.array([len(after.state) - 1])
+        rows = self._rows.captured(after.rows, newest, after.state, seq)
+        self._settle(replace(after, rows=rows), seq)
 
     def _record(
         self, op: CacheOp, outcome: Outcome, before: Snapshot, seconds: float, *, reused: int = 0

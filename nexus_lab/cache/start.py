@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nexus_lab.cache.base import StartKind
-from nexus_lab.cache.ops import Append, CacheOp
+from nexus_lab.cache.ops import Append, CacheOp, Splice
 from nexus_lab.cache.program import CacheProgram
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StartPlan:
     rest
         Operations that are left.
     prefix
-        The program that leads to the beginning.
+        The program that leads to the beginning; for `StartKind.LIVE`, the live one or what it began with.
     match
         The sequence to share with, for `StartKind.SLOT`.
     """
@@ -53,27 +53,41 @@ def plan_start(
         What is on the sequence now.
     """
     prefixes = list(program.prefixes())
-    kept = next((n for n in range(len(prefixes) - 1, 0, -1) if prefixes[n].id in store), 0)
-    plans = [StartPlan(StartKind.EMPTY, program.ops, CacheProgram())]
-    if kept:
-        plans.insert(0, StartPlan(StartKind.SNAPSHOT, program.ops[kept:], prefixes[kept]))
-    rest = _live_rest(program, prefixes, live)
-    if rest is not None:
-        plans.insert(0, StartPlan(StartKind.LIVE if len(live.layout) else StartKind.EMPTY, rest, live))
-    shared = _shared(program, pool)
-    if shared is not None:
-        plans.append(shared)
-    return max(plans, key=lambda plan: (len(plan.prefix.layout), -len(plan.rest)))
+    plans = (
+        _continued(program, prefixes, live),
+        _kept(program, prefixes, store),
+        _shortened(program, prefixes, live),
+        _shared(program, pool),
+        StartPlan(StartKind.EMPTY, program.ops, CacheProgram()),
+    )
+    found = [plan for plan in plans if plan is not None]
+    return max(found, key=lambda plan: (len(plan.prefix.layout), -len(plan.rest)))
 
 
-def _live_rest(
-    program: CacheProgram, prefixes: list[CacheProgram], live: CacheProgram
-) -> Sequence[CacheOp] | None:
-    """Return the operations from `live` to `program`, as issued where possible."""
+def _continued(program: CacheProgram, prefixes: list[CacheProgram], live: CacheProgram) -> StartPlan | None:
+    """Go on from the live state, with the operations as issued where possible."""
+    kind = StartKind.LIVE if len(live.layout) else StartKind.EMPTY
     for n in range(len(prefixes) - 1, -1, -1):
         if prefixes[n] == live:
-            return program.ops[n:]
-    return program.remainder(live)
+            return StartPlan(kind, program.ops[n:], live)
+    rest = program.remainder(live)
+    return None if rest is None else StartPlan(kind, rest, live)
+
+
+def _kept(program: CacheProgram, prefixes: list[CacheProgram], store: SnapshotStore) -> StartPlan | None:
+    for n in range(len(prefixes) - 1, 0, -1):
+        if prefixes[n].id in store:
+            return StartPlan(StartKind.SNAPSHOT, program.ops[n:], prefixes[n])
+    return None
+
+
+def _shortened(program: CacheProgram, prefixes: list[CacheProgram], live: CacheProgram) -> StartPlan | None:
+    """Cut off what the live state has appended since: that leaves the rows before it as they were."""
+    for n in range(len(prefixes) - 1, 0, -1):
+        since = live.remainder(prefixes[n])
+        if since is not None and all(isinstance(op, Append | Splice) for op in since):
+            return StartPlan(StartKind.LIVE, program.ops[n:], prefixes[n])
+    return None
 
 
 def _shared(program: CacheProgram, pool: SequencePool) -> StartPlan | None:

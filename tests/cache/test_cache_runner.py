@@ -342,6 +342,30 @@ def test_a_full_arena_loses_nothing(words, runner, make_runner):
     assert np.array_equal(small.goto(4).logits, expected.logits)
 
 
+def test_what_was_only_appended_is_cut_off_without_a_snapshot(engine, words, make_runner):
+    poor = make_runner(arena=_core.BuddyArena(4096))
+    program = CacheProgram((Append(words[:12]), Drop(((2, 4),)), Append(words[12:16])))
+    first = poor.run(program)
+    rows = live_rows(poor, engine)
+    poor.step(Append(words[16:20]), Append(words[20:22]))
+    with engine.turn():
+        engine.cancel()  # the way back decodes nothing, so it is open to a turn that was stopped
+        result = poor.run(program)
+    assert result.start.kind is StartKind.LIVE
+    assert result.start.tokens == 16
+    assert not result.records
+    assert result.state == first.state
+    assert same_rows(live_rows(poor, engine), rows)
+    assert result.logits is None
+    generation, result = poor.generate(max_tokens=1, decode_last=False)
+    assert generation.tokens == (int(first.logits.argmax()),)
+    assert kl(first.logits, generation.logits) <= NOISE
+    assert result.program == program
+    poor.run(program.prefix(2))
+    with pytest.raises(RunnerError):
+        poor.generate(max_tokens=1)  # computing the newest token again would not see what was dropped since
+
+
 def test_repaired_rows_without_a_copy_replace_the_stale_copies(engine, words, make_runner):
     small = make_runner(arena=_core.BuddyArena(2**20))  # full after the first two appends
     small.run(CacheProgram((Append(words[:16]), Append(words[16:22]), Drop(((2, 5),)))))
