@@ -14,7 +14,7 @@ class EvalBridge:
     Native evaluation and abort callbacks of one llama.cpp context.
     
     `addresses` maps names of public ggml functions to their addresses in the loaded library.
-    Raises ValueError when one is missing.
+    Without some of them patches and captures are unavailable: see layout_problem.
     """
     def __init__(self, addresses: dict) -> None:
         ...
