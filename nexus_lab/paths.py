@@ -48,9 +48,11 @@ def atomic_write(path: Path, data: bytes) -> None:
         When the folder cannot be written; the old file is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:
+            os.fchmod(descriptor, mode)
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
@@ -58,3 +60,10 @@ def atomic_write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """Return the process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

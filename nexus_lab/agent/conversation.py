@@ -77,6 +77,7 @@ class Conversation:
         self.messages: list[MessageSpan] = []
         self.reused = 0
         self._note = ""
+        self._anchored: bool | None = None
 
     def open(self) -> None:
         """Bring the system prompt about, from a warm sequence where one begins with it."""
@@ -138,10 +139,22 @@ class Conversation:
             self.step(*ops, note=f"policy {self._policy.name}")
 
     def step(
-        self, *ops: CacheOp, note: str, on_progress: Callable[[int, int], None] | None = None
+        self,
+        *ops: CacheOp,
+        note: str,
+        anchored: bool | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> RunResult:
-        """Execute operations at the cursor."""
-        self._note = note
+        """Execute operations at the cursor.
+
+        Parameters
+        ----------
+        note
+            A few words for the record.
+        anchored
+            Of a splice: whether the block stands behind the tokens it was compiled behind.
+        """
+        self._note, self._anchored = note, anchored
         return self.runner.step(*ops, on_progress=on_progress)
 
     def generate(self, *, max_tokens: int, note: str, **options: Any) -> Generation:
@@ -188,6 +201,7 @@ class Conversation:
             logical_tokens=len(record.state),
             next_position=record.state.next_position,
             block=splice.block_id if splice else None,
+            anchored=self._anchored if splice else None,
             note=self._note,
             token_ids=op.tokens if isinstance(op, Append | Splice) else None,
         )

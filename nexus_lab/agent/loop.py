@@ -203,7 +203,8 @@ class Agent:
         clock = StageClock(turn)
         with self.emitter.span(EventKind.TURN, f"turn {turn.number}", contents={"request": request}) as span:
             try:
-                with self._undone_on_failure(), self.engine.turn():
+                conversation = self._continued(turn)
+                with self._undone_on_failure(conversation), self.engine.turn():
                     self._run(turn, clock, on_token)
             except NexusError as error:
                 turn.problem = error
@@ -219,13 +220,20 @@ class Agent:
                 span.set(outcome=turn.outcome.value, tool=turn.tool)
         return turn
 
+    def _continued(self, turn: Turn) -> Conversation:
+        """Return the turn's conversation; one that it opens may begin with warm tokens."""
+        opened = self._conversation is None
+        conversation = self.conversation
+        if opened:
+            turn.reused_tokens += conversation.reused
+        return conversation
+
     @contextmanager
-    def _undone_on_failure(self) -> Iterator[None]:
+    def _undone_on_failure(self, conversation: Conversation) -> Iterator[None]:
         """Take back what the block did to the conversation, when it fails.
 
         Stands outside the engine's turn, since a stopped turn refuses to decode until it is left.
         """
-        conversation = self.conversation
         mark, remembered = conversation.mark(), len(self._history)
         try:
             yield

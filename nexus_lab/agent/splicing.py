@@ -110,7 +110,7 @@ class Splicer:
                 conversation.step(Append(tokens), note="tool block as text")
             else:
                 row = replace(row, block=self._library.address(tokens, context))
-                self._splice(conversation, block, row.block or "", choice.plan)
+                self._splice(conversation, block, row.block or "", choice.plan, anchored=anchored)
             if declined is not None:
                 span.decline(declined)
             span.set(path=row.path, repaired=row.repaired, tokens=len(tokens))
@@ -188,6 +188,7 @@ class Splicer:
             if needed > free:
                 reason = f"the comparison needs {needed} cells beside the conversation, and {free} are free"
                 span.decline(Decline("shadow_no_room", reason, "no fidelity for this splice"))
+                span.add(spliced.row)
                 return spliced.row
             row = self._measure(conversation, spliced, prompt, reply)
             span.add(row)

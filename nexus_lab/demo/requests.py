@@ -33,7 +33,7 @@ DEMO_REQUESTS = (
     DemoRequest(kind="world knowledge", text="What time is it in Tokyo right now?"),
     DemoRequest(kind="three values", text="Convert 14:30 from Europe/Berlin to America/New_York time."),
     DemoRequest(kind="path", text="Show the working tree status of the repository at ./inventory"),
-    DemoRequest(kind="coreference", text="Now create a branch called restock there.", continues=True),
+    DemoRequest(kind="coreference", text="Create a new branch named restock there.", continues=True),
     DemoRequest(kind="full schema", text="Show the commit log of ./inventory", schema_mode="full"),
     DemoRequest(
         kind="spliced schema",
@@ -43,5 +43,5 @@ DEMO_REQUESTS = (
     ),
     DemoRequest(kind="no arguments", text="Which tables are in the database?"),
     DemoRequest(kind="query", text="Run SELECT name, price FROM products WHERE stock > 1"),
-    DemoRequest(kind="no tool fits", text="Book me a table for two at an Italian restaurant tonight."),
+    DemoRequest(kind="no tool fits", text="Translate good morning into French."),
 )

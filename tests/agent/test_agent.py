@@ -226,10 +226,11 @@ def test_a_new_conversation_takes_the_system_prompt_from_a_warm_sequence(make_ag
     agent = make_agent("hello", observers=[listener])
     agent.ask("Say hello")
     agent.new_conversation()
-    agent.ask("Say hello")
+    again = agent.ask("Say hello")
     opened = [e for e in listener.of(EventKind.PREFILL) if e.name == "system prompt"]
     assert opened[0].attributes["reused"] == 0
     assert opened[1].attributes["reused"] >= opened[1].attributes["tokens"] - 1
+    assert again.reused_tokens == opened[1].attributes["reused"]
 
 
 def test_a_block_compiled_ahead_is_found_by_the_turn(make_agent):
