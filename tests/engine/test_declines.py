@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_models import KINDS
 
-from nexus_lab.engine import Engine, PatchFailed, PatchPlan, StateMismatch, native
+from nexus_lab.engine import Engine, KvType, PatchFailed, PatchPlan, StateMismatch, native
+from nexus_lab.engine.probe import static_declines
 from nexus_lab.errors import Cancelled
 
 if TYPE_CHECKING:
@@ -64,6 +65,26 @@ def test_models_that_cannot_be_spliced_still_generate(
         if code != "rope_mismatch":
             with pytest.raises(StateMismatch):
                 engine.save_state(_filled(engine, tiny_tokens))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, None),
+        ({"recurrent": True}, "hybrid"),
+        ({"hybrid": True}, "hybrid"),
+        ({"rope_type": 8}, "m_rope"),
+        ({"rope_type": -1}, "no_rope"),
+        ({"kv_type": KvType.Q8_0}, "quantized_k"),
+        ({"kv_type": KvType.F32}, "kv_type"),
+        ({"can_shift": False}, "cannot_shift"),
+    ],
+)
+def test_what_the_kind_of_model_decides(change: dict[str, Any], code: str | None):
+    facts = {"recurrent": False, "hybrid": False, "rope_type": 0, "kv_type": KvType.F16, "can_shift": True}
+    declines = static_declines(**{**facts, **change})
+    assert (declines["splice"].code if declines else None) == code
+    assert ("shift" in declines) == (code == "cannot_shift")
 
 
 def _filled(engine: Engine, tokens: np.ndarray) -> int:
