@@ -19,6 +19,8 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
 
+_DEPTHS = [256, 512, 1024, 2048]
+
 Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
 Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
 Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
@@ -35,7 +37,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 def splice(
     registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
     model: Model = "bundled",
-    depths: Annotated[list[int] | None, typer.Option(help="Tokens before the block; repeat.")] = None,
+    depth: Annotated[list[int], typer.Option(help="Tokens before the block; repeat.")] = _DEPTHS,
     tools: Annotated[int, typer.Option(help="How many of the tools.")] = 4,
     threads: Threads = None,
     json: Json = None,
@@ -47,13 +49,12 @@ def splice(
     from nexus_lab.engine import Engine
     from nexus_lab.registry import load_registry
 
-    options = {"depths": depths} if depths else {}
     tool_list = load_registry(registry) if registry else None
     with (
         Engine.load(model, n_ctx=4096, threads=threads, flash_attention=flash_attention) as engine,
         _bar("splicing") as tell,
     ):
-        result = bench.run(engine, registry=tool_list, n_tools=tools, on_progress=tell, **options)
+        result = bench.run(engine, registry=tool_list, n_tools=tools, depths=depth, on_progress=tell)
     show_results(result, json)
 
 

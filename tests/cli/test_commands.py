@@ -1,0 +1,81 @@
+"""The command line as a user meets it: exit codes, errors that name the next step, nothing raw."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nexus_lab.cli._output import plain
+
+
+def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    code = "from nexus_lab.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", **env},
+        timeout=240,
+        check=False,
+    )
+
+
+def test_help_names_every_group():
+    result = run("--help")
+    assert result.returncode == 0
+    for group in ("demo", "registry", "route", "run", "eval", "bench", "export", "doctor", "profile"):
+        assert group in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("export", "nowhere.nexus"), "nowhere.nexus"),
+        (("registry", "check", "nowhere.json"), "nowhere.json"),
+        (("profile", "show", "nobody"), "nobody"),
+        (("profile", "set", "mine", "k=1"), "r_base"),
+        (("run", "hello"), "--command"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_a_next_step(words, expected, tmp_path):
+    result = run(*words, NEXUS_LAB_HOME=str(tmp_path))
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "next:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_profile_can_be_changed_and_shown(tmp_path):
+    home = str(tmp_path)
+    assert run("profile", "set", "deep", "k=6", "tau=0.02", NEXUS_LAB_HOME=home).returncode == 0
+    shown = run("profile", "show", "deep", NEXUS_LAB_HOME=home).stdout
+    assert "0.02" in shown
+    assert run("profile", "list", NEXUS_LAB_HOME=home).stdout.split() == ["deep"]
+
+
+@pytest.mark.model
+def test_the_doctor_says_what_is_here():
+    result = run("doctor")
+    assert result.returncode == 0, result.stderr
+    for word in ("scan kernel", "llama-cpp-python", "SmolLM2-135M-Instruct.Q4_1.gguf", "splice", "✓ works"):
+        assert word in result.stdout
+
+
+@pytest.mark.model
+def test_a_model_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "notes.gguf"
+    path.write_text("these are my notes")
+    result = run("demo", "--model", str(path), "--output", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "next:" in result.stderr
+
+
+def test_untrusted_text_is_printed_without_markup_or_control():
+    shown = plain("[bold]x[/bold]\x1b[31m\nend")
+    assert shown.plain == "[bold]x[/bold] [31m end"
+    assert not shown.spans
+    assert plain("abcdef", limit=4).plain == "abc…"
