@@ -7,6 +7,7 @@ import io
 import logging
 import threading
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -107,7 +108,7 @@ class EmbeddingStore:
                 keys, rows = file["keys"], file["rows"]
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             logger.warning("the stored vectors in %s cannot be read and are made anew: %s", self.path, error)
             return {}
         if keys.ndim != 2 or rows.shape != (len(keys), self.dim) or rows.dtype != np.float32:  # noqa: PLR2004

@@ -1,0 +1,99 @@
+"""Calibration over files of requests."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nexus_lab.routing import (
+    CalibrationError,
+    Router,
+    RowsError,
+    calibrate_router,
+    read_rows,
+    save_calibration,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from routing_tools import WordEmbedder
+
+    from nexus_lab.registry import Registry
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n")
+    return path
+
+
+OWN = [{"name": "braise", "description": "Braise cabbage"}, {"name": "fry", "description": "Fry leeks"}]
+PAIRS = [
+    {"query": "List the open issues", "right": "list_issues", "wrong": "search"},
+    {"query": "Tell the time", "right": "get_current_time", "wrong": "fetch"},
+    {"query": "Search for pages", "right": "search", "wrong": "fetch"},
+    {"query": "Merge the branches", "right": "merge", "wrong": "create_branch"},
+    {"query": "Braise the cabbage", "right": "braise", "wrong": "fry", "tools": OWN},
+]
+NEGATIVES = [
+    {"query": "Dismantle my bicycle", "kind": "out_of_domain", "registry_valid": [5]},
+    {"query": "Dismantle my bicycle", "kind": "elsewhere", "registry_valid": [50]},
+    {"query": "Wash the windows", "kind": "irrelevance", "tools": OWN},
+]
+
+
+def test_thresholds_and_rates_come_from_the_requests(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    pairs, negatives = write(tmp_path / "pairs.jsonl", PAIRS), write(tmp_path / "negatives.jsonl", NEGATIVES)
+    router = Router(registry, words)
+    found = calibrate_router(router, pairs, negatives=negatives, percentile=50, target=0.4)
+    margins = sorted(router.route(row["query"]).margin for row in PAIRS[:3])
+    assert (found.gate.tau, found.gate.n) == (pytest.approx(margins[1]), 3)
+    assert found.gate.source == "3 requests of pairs.jsonl over registry (5 tools)"
+    rates = {(rate["group"], rate["over"]): rate for rate in found.abstention.rates}
+    assert rates["answerable", "registry"]["n"] == 3
+    assert rates["out_of_domain", "registry"] == {
+        "group": "out_of_domain",
+        "over": "registry",
+        "n": 1,
+        "refused": 1,
+        "share": 1.0,
+        "auroc": 1.0,
+    }
+    assert ("elsewhere", "registry") not in rates
+    assert rates["irrelevance", "candidates of the row"]["auroc"] == 1.0
+    assert found.embedder == "words-1"
+    assert len(found.settings["pairs_sha256"]) == 64
+    assert found.command == (
+        "nexus-lab route calibrate --pairs pairs.jsonl --registry registry --negatives negatives.jsonl "
+        "--percentile 50 --target 0.4"
+    )
+
+
+def test_a_stored_calibration_is_used_by_the_next_router(
+    tmp_path: Path, registry: Registry, words: WordEmbedder
+):
+    found = calibrate_router(Router(registry, words), write(tmp_path / "pairs.jsonl", PAIRS))
+    save_calibration(found)
+    router = Router(registry, words)
+    assert router.tau == found.gate.tau
+    assert router.threshold == pytest.approx(found.abstention.at(6))
+    assert router.route("Tell the time").settings["tau_from"] == "user"
+
+
+def test_pairs_of_another_registry_do_not_calibrate(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    with pytest.raises(CalibrationError, match="has its right tool"):
+        calibrate_router(Router(registry, words), write(tmp_path / "pairs.jsonl", PAIRS[3:]))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [('{"query": "a"}\n{', "line 2"), ('{"query": 3}', "no text under"), ("[1]", "line 1")]
+)
+def test_a_broken_row_is_named_by_its_line(tmp_path: Path, text: str, part: str):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(RowsError, match=part):
+        read_rows(path)
+    with pytest.raises(RowsError, match="cannot be read"):
+        read_rows(tmp_path / "missing.jsonl")

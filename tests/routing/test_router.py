@@ -1,0 +1,285 @@
+"""Decisions over a small registry, with an embedder that needs no model."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from routing_tools import WordEmbedder, tool
+
+from nexus_lab.registry import Registry, ToolNotFound
+from nexus_lab.routing import Outcome, Router, RoutingError, ViewKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+@pytest.fixture
+def router(registry: Registry, words: WordEmbedder) -> Router:
+    return Router(registry, words, tau=0.05, threshold=0.25)
+
+
+class LongestName:
+    """A cross-encoder that prefers the tool with the longest document."""
+
+    name = "longest"
+
+    def score(self, request: str, documents: Sequence[str]) -> NDArray[np.float32]:  # noqa: ARG002
+        return np.asarray([len(document) for document in documents], np.float32)
+
+
+def test_a_clear_request_is_decided_by_its_margin(router: Router):
+    decision = router.route("List the open issues of acme/docs")
+    assert decision.tool == "list_issues"
+    assert decision.outcome is Outcome.AUTO
+    assert decision.normalised == "List the open issues of"
+    best, second = decision.candidates[:2]
+    assert decision.margin == pytest.approx(best.score - second.score)
+    assert decision.margin >= decision.tau
+    assert best.score == pytest.approx(best.dense + 0.5 * best.lexical, abs=1e-5)
+    assert best.view is not None
+    assert best.view.kind in ViewKind
+    assert set(decision.times_ms) == {"normalise", "embed", "scan", "lexical", "fuse", "gate"}
+    assert decision.reason.count(".") >= 1
+    assert "\n" not in decision.reason
+
+
+def test_a_decision_is_json(router: Router):
+    decision = router.route("List the open issues")
+    again = json.loads(json.dumps(decision.to_dict()))
+    assert again["tool"] == "list_issues"
+    assert again["outcome"] == "auto"
+    assert again["candidates"][0]["view"]["kind"] in set(ViewKind)
+    assert again["settings"]["n_tools"] == 6
+
+
+def test_a_narrow_margin_without_a_cross_encoder_says_so(registry: Registry, words: WordEmbedder):
+    router = Router(registry, words, tau=10.0, threshold=0.0)
+    decision = router.route("List the open issues")
+    assert decision.outcome is Outcome.ESCALATION_UNAVAILABLE
+    assert decision.tool == "list_issues"
+    assert "no cross-encoder" in decision.reason
+
+
+def test_a_narrow_margin_goes_to_the_cross_encoder(registry: Registry, words: WordEmbedder):
+    router = Router(registry, words, tau=10.0, threshold=0.0, cross_encoder=LongestName(), top_k=2)
+    decision = router.route("List the open issues")
+    assert decision.outcome is Outcome.ESCALATED
+    assert decision.tool == decision.candidates[0].tool == "list_issues"
+    assert "longest chose list_issues among 6" in decision.reason
+    assert "rerank" in decision.times_ms
+    scores = [candidate.cross_encoder for candidate in decision.candidates]
+    assert scores == sorted(scores, reverse=True)
+    assert len(decision.candidates) == 2
+
+
+def test_the_margin_may_equal_tau(registry: Registry, words: WordEmbedder):
+    margin = Router(registry, words, tau=0.0, threshold=0.0).route("List the open issues").margin
+    assert (
+        Router(registry, words, tau=margin, threshold=0.0).route("List the open issues").outcome
+        is Outcome.AUTO
+    )
+
+
+def test_a_request_that_nothing_fits_gets_no_tool(router: Router):
+    decision = router.route("Braise cabbage slowly")
+    assert decision.outcome is Outcome.NO_TOOL
+    assert decision.tool is None
+    assert decision.fit < decision.threshold == 0.25
+    assert len(decision.candidates) == 3
+
+
+@pytest.mark.parametrize("request_", ["", "  \n"])
+def test_an_empty_request_gets_no_tool(router: Router, request_: str):
+    decision = router.route(request_)
+    assert (decision.outcome, decision.tool) == (Outcome.NO_TOOL, None)
+    assert decision.reason == "The request is empty."
+
+
+def test_a_registry_without_tools_has_none_to_give(words: WordEmbedder):
+    decision = Router(Registry(), words).route("List the issues")
+    assert (decision.outcome, decision.tool, decision.candidates) == (Outcome.NO_TOOL, None, ())
+
+
+def test_a_lone_tool_needs_no_margin(words: WordEmbedder):
+    router = Router(Registry.of([tool("fetch", "Download a web page")]), words, threshold=0.25)
+    assert router.route("Download the web page").tool == "fetch"
+    assert router.route("Braise cabbage slowly").tool is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ("fetch: list the open issues with create_branch", "create_branch"),
+        ("GET_CURRENT_TIME to list issues of a repository", "get_current_time"),
+        ("use fetch to search the web for pages", "fetch"),
+        ("files.search", "files.search"),
+        ("search", "search"),
+    ],
+)
+def test_a_tool_that_is_named_comes_first(router: Router, request_: str, expected: str):
+    decision = router.route(request_)
+    assert decision.tool == decision.candidates[0].tool == expected
+    assert decision.outcome is Outcome.AUTO
+    assert decision.reason == f"The request names {expected}."
+
+
+def test_a_tool_whose_name_another_server_took_is_found(router: Router):
+    assert router.route("Search the files on disk").tool == "files.search"
+    assert router.route("Search the web for pages").tool == "search"
+    assert router.registry["files.search"].server == "files"
+
+
+def test_names_that_carry_control_characters_are_shown_harmless(words: WordEmbedder):
+    router = Router(
+        Registry.of([tool("evil\x1b[2J", "List issues"), tool("other", "x")]), words, threshold=0.0
+    )
+    assert "\x1b" not in router.route("List issues").reason
+
+
+def test_a_request_that_refers_back_reads_the_turn_before(router: Router):
+    context = [{"role": "user", "content": "List the issues of the repository acme."}]
+    alone, after = router.route("And the open ones?"), router.route("And the open ones?", context)
+    assert not alone.used_context
+    assert after.used_context
+    assert after.tool == "list_issues"
+    scores = {candidate.tool: candidate.score for candidate in alone.candidates}
+    assert after.candidates[0].score > scores["list_issues"]
+
+
+def test_the_server_that_was_called_last_gains(router: Router):
+    called = [
+        {"role": "assistant", "content": "", "tool_calls": [{"name": "get_current_time", "arguments": {}}]}
+    ]
+    before = router.scores("And that one?")
+    after = router.scores("And that one?", called)
+    gain = dict(zip(after.names, (after.fused - before.fused).tolist(), strict=True))
+    assert gain.pop("get_current_time") == pytest.approx(0.05, abs=1e-6)
+    assert all(value == pytest.approx(0, abs=1e-6) for value in gain.values())
+
+
+def test_only_what_changed_is_embedded_again(router: Router, registry: Registry, words: WordEmbedder):
+    router.warm_up()
+    words.embedded.clear()
+    router.add_tool(tool("braise", "Braise cabbage slowly.", server="kitchen"))
+    assert words.embedded
+    assert all("braise" in text for text in words.embedded)
+    assert router.route("Braise cabbage slowly").tool == "braise"
+    router.add_tool(tool("braise", "Braise leeks.", server="kitchen"))
+    assert len(router.registry) == 6
+    router.remove_tool("braise")
+    assert router.route("Braise cabbage slowly").tool is None
+    words.embedded.clear()
+    router.update(registry.remove("fetch"))
+    assert not words.embedded
+    assert "fetch" not in router.index.names
+    router.check_integrity()
+    with pytest.raises(ToolNotFound):
+        router.remove_tool("fetch")
+
+
+def test_a_changed_registry_gives_the_decisions_of_a_new_router(registry: Registry, words: WordEmbedder):
+    changed = Router(registry.remove("list_issues"), words, tau=0.05, threshold=0.25, store=False).warm_up()
+    changed.update(registry)
+    fresh = Router(registry, words, tau=0.05, threshold=0.25, store=False)
+    for request in ("List the open issues", "Tell the time", "Search the files on disk"):
+        one, other = changed.route(request), fresh.route(request)
+        assert one.candidates == other.candidates
+        assert (one.tool, one.margin) == (other.tool, other.margin)
+
+
+def test_a_correction_is_an_example_at_once(router: Router):
+    request = "What is brewing over at acme/docs?"
+    assert router.route(request).tool != "list_issues"
+    router.add_example(request, "list_issues")
+    decision = router.route("What is brewing over at globex/infra?")
+    assert decision.tool == "list_issues"
+    view = decision.candidates[0].view
+    assert view is not None
+    assert (view.kind, view.text) == (ViewKind.EXAMPLE, "What is brewing over at?")
+    assert router.examples == (("list_issues", request),)
+    router.check_integrity()
+    router.remove_example(request, "list_issues")
+    assert router.route(request).tool != "list_issues"
+    assert router.examples == ()
+
+
+def test_examples_that_are_matched_alike_share_a_vector(router: Router):
+    for number in (1, 2):
+        router.add_example(f"What is brewing in #{number}?", "list_issues")
+    router.add_example("What is brewing in #1?", "list_issues")
+    assert len(router.examples) == 2
+    router.remove_example("What is brewing in #1?", "list_issues")
+    assert router.route("What is brewing in #7?").tool == "list_issues"
+    router.remove_example("What is brewing in #2?", "list_issues")
+    assert router.route("What is brewing in #7?").tool is None
+    router.check_integrity()
+
+
+def test_examples_stay_while_their_tool_changes_and_go_with_it(router: Router):
+    router.add_example("What is brewing?", "list_issues")
+    router.add_tool(tool("list_issues", "Tickets.", server="github"))
+    assert router.route("What is brewing?").tool == "list_issues"
+    router.remove_tool("list_issues")
+    assert router.examples == ()
+    router.check_integrity()
+
+
+def test_an_example_needs_a_tool_that_is_there(router: Router):
+    with pytest.raises(RoutingError, match="no tool 'nothing'"):
+        router.add_example("x", "nothing")
+    with pytest.raises(RoutingError, match="no such example"):
+        router.remove_example("x", "fetch")
+
+
+def test_the_next_router_finds_the_vectors_on_disk(registry: Registry, words: WordEmbedder):
+    first = Router(registry, words).route("List the open issues")
+    again = WordEmbedder()
+    second = Router(registry, again).route("List the open issues")
+    assert again.embedded == ["List the open issues"]
+    assert first.candidates == second.candidates
+
+
+def test_a_router_tells_what_it_is_doing(registry: Registry, words: WordEmbedder):
+    told: list[tuple[str, float]] = []
+    Router(registry, words).warm_up(lambda stage, fraction: told.append((stage, fraction)))
+    assert told[0] == ("embedding 6 tools", 0.0)
+    assert told[-1] == ("router ready", 1.0)
+
+
+def test_threads_get_the_decisions_of_one_after_another(router: Router):
+    requests = ["List the open issues", "Tell the time", "Search the web", "Download a web page"] * 5
+    expected = [router.route(request).candidates for request in requests]
+    found: dict[int, list[object]] = {}
+
+    def work(number: int) -> None:
+        found[number] = [router.route(request).candidates for request in requests]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[number] == expected for number in range(4))
+
+
+def test_an_embedder_without_a_calibration_is_warned_about(
+    registry: Registry, words: WordEmbedder, caplog: pytest.LogCaptureFixture
+):
+    decision = Router(registry, words).route("List the open issues")
+    assert "tau was not calibrated for words" in caplog.text
+    assert decision.settings["tau_from"] == "shipped for another embedder"
+    caplog.clear()
+    Router(registry, words, tau=0.1).warm_up()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("setting", [{"top_k": 0}, {"tau": -1.0}, {"tau": float("nan")}])
+def test_nonsense_settings_are_refused(registry: Registry, words: WordEmbedder, setting: dict[str, float]):
+    with pytest.raises(RoutingError):
+        Router(registry, words, **setting)  # type: ignore[arg-type]
