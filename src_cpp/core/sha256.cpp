@@ -104,17 +104,17 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha_ni(State& state, c
 
 #endif
 
-void compress(State& state, const std::byte* block, std::size_t n_blocks) noexcept {
-#if defined(NEXUS_X86)
-    if (cpu_features().sha_ni) {
-        compress_sha_ni(state, block, n_blocks);
-        return;
-    }
-#endif
-    compress_scalar(state, block, n_blocks);
-}
-
 }  // namespace
+
+Sha256::Sha256(Implementation implementation) noexcept : compress_(compress_scalar) {
+#if defined(NEXUS_X86)
+    if (implementation == Implementation::kFastest && cpu_features().sha_ni) {
+        compress_ = compress_sha_ni;
+    }
+#else
+    static_cast<void>(implementation);
+#endif
+}
 
 void Sha256::update(std::span<const std::byte> bytes) noexcept {
     n_bytes_ += bytes.size();
@@ -126,10 +126,10 @@ void Sha256::update(std::span<const std::byte> bytes) noexcept {
         if (n_pending_ < kBlockBytes) {
             return;
         }
-        compress(state_, pending_.data(), 1);
+        compress_(state_, pending_.data(), 1);
         n_pending_ = 0;
     }
-    compress(state_, bytes.data(), bytes.size() / kBlockBytes);
+    compress_(state_, bytes.data(), bytes.size() / kBlockBytes);
     const auto rest = bytes.subspan(bytes.size() / kBlockBytes * kBlockBytes);
     std::copy(rest.begin(), rest.end(), pending_.begin());
     n_pending_ = rest.size();
@@ -144,7 +144,7 @@ Sha256::Digest Sha256::finish() noexcept {
     for (std::size_t i = 0; i < 8; ++i) {
         tail[n_blocks * kBlockBytes - 1 - i] = static_cast<std::byte>(n_bits >> (8 * i) & 0xFFU);
     }
-    compress(state_, tail.data(), n_blocks);
+    compress_(state_, tail.data(), n_blocks);
     Digest digest;
     for (std::size_t i = 0; i < digest.size(); ++i) {
         digest[i] = static_cast<std::byte>(state_[i / 4] >> (24 - 8 * (i % 4)) & 0xFFU);

@@ -1,0 +1,26 @@
+// Replaces the program's operator new by one that counts.
+
+#include "tests/count_allocations.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> allocations{0};
+
+}  // namespace
+
+std::size_t nexus::testing::n_allocations() { return allocations.load(); }
+
+void* operator new(std::size_t n_bytes) {
+    ++allocations;
+    if (void* memory = std::malloc(n_bytes == 0 ? 1 : n_bytes)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*n_bytes*/) noexcept { std::free(memory); }
