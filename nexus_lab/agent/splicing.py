@@ -156,9 +156,18 @@ class Splicer:
         )
         return choice, anchored
 
-    def _splice(self, conversation: Conversation, block: ToolBlock, address: str, plan: RepairPlan) -> None:
+    def _splice(
+        self,
+        conversation: Conversation,
+        block: ToolBlock,
+        address: str,
+        plan: RepairPlan,
+        *,
+        anchored: bool,
+    ) -> None:
         first = conversation.n_tokens
-        conversation.step(Splice(address, block.tokens, block.anchor), note="tool block")
+        splice = Splice(address, block.tokens, block.anchor)
+        conversation.step(splice, note="tool block", anchored=anchored)
         if plan.count:
             selection = tuple(first + index for index in plan.recomputed)
             with self._emitter.span(EventKind.REPAIR, plan.kind.value, tokens=plan.count):
