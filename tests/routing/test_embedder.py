@@ -115,7 +115,8 @@ def test_vectors_have_unit_norm_and_mean_something(minilm: SentenceEmbedder):
     rows = minilm.embed_queries(["List the open issues", "Show me all open issues", "Bake a cake"])
     assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
-    assert rows[0] @ rows[1] > 0.6 > 0.3 > rows[0] @ rows[2]
+    assert rows[0] @ rows[1] > 0.6
+    assert rows[0] @ rows[2] < 0.3
     assert minilm.embed_documents([]).shape == (0, 384)
 
 

@@ -1,0 +1,123 @@
+"""The measurement of routing, on requests whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nexus_lab.bench import routing as bench
+from nexus_lab.bench.base import ResultFile, ResultsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from routing_tools import WordEmbedder
+
+    from nexus_lab.registry import Registry
+
+QUERIES = [
+    {"query": "List the open issues of acme/docs", "gold_tool": "list_issues", "style": "plain"},
+    {"query": "Tell the time", "gold_tool": "get_current_time", "style": "plain"},
+    {"query": "Search the web for pages", "gold_tool": "fetch", "also_ok": ["search"], "style": "natural"},
+    {"query": "Brew something up", "gold_tool": "search", "style": "natural"},
+    {"query": "Merge it", "gold_tool": "merge"},
+]
+NEGATIVES = [
+    {"query": "Dismantle my bicycle", "registry_valid": [3, 5]},
+    {"query": "Wash windows", "registry_valid": [5]},
+    {"query": "Paint walls", "registry_valid": [100]},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def value(found: ResultFile, metric: str, **case: Any) -> float:
+    (result,) = [one for one in found.results if one.metric == metric and dict(one.case) == case]
+    return result.value
+
+
+@pytest.fixture
+def found(tmp_path: Path, registry: Registry, words: WordEmbedder) -> ResultFile:
+    return bench.run(
+        registry,
+        write(tmp_path / "queries.jsonl", QUERIES),
+        negatives=write(tmp_path / "negatives.jsonl", NEGATIVES),
+        sizes=[5, 3],
+        embedder=words,
+    )
+
+
+def test_accuracy_is_the_share_of_right_tools(found: ResultFile):
+    assert value(found, "top1", n_tools=5, system="full") == 0.75
+    assert value(found, "top10", n_tools=5, system="full") == 1.0
+    assert value(found, "top1", n_tools=3, system="full") == 1.0
+    assert value(found, "mrr", n_tools=3, system="full") == 1.0
+    assert value(found, "top1", n_tools=5, system="full", style="plain") == 1.0
+    assert value(found, "top1", n_tools=5, system="full", style="natural") == 0.5
+    for system in bench.SYSTEMS:
+        assert (
+            0
+            <= value(found, "top1", n_tools=5, system=system)
+            <= value(found, "top10", n_tools=5, system=system)
+        )
+
+
+def test_requests_without_their_tool_are_counted_apart(found: ResultFile):
+    assert found.settings["left_out"] == {3: 3, 5: 1}
+    (result,) = [
+        one for one in found.results if one.metric == "top1" and one.case == {"n_tools": 5, "system": "full"}
+    ]
+    assert (result.n, result.low is not None) == (4, True)
+
+
+def test_abstention_is_measured_on_negatives_of_the_size(found: ResultFile):
+    # Three of the four answerable requests score above both negatives, the fourth above none.
+    assert value(found, "abstain_auroc", n_tools=5, system="full") == 0.75
+    (result,) = [
+        one for one in found.results if one.metric == "negatives_refused" and one.case["n_tools"] == 3
+    ]
+    assert result.n == 1
+    # Five of the six requests are answered, and three of the answers are right.
+    assert value(found, "selective_accuracy", n_tools=5, system="full", coverage=0.8) == pytest.approx(3 / 5)
+
+
+def test_int8_loses_nothing_here_and_stages_are_timed(found: ResultFile):
+    assert value(found, "recall_lost", n_tools=5, system="int8", peer="float32", top=1) == 0.0
+    stages = {one.case["stage"] for one in found.results if one.metric == "median_ms"}
+    assert stages == {"normalise", "embed", "scan", "lexical", "fuse", "gate", "all"}
+
+
+def test_the_file_comes_back_as_it_was_written(found: ResultFile, tmp_path: Path):
+    again = ResultFile.read(found.write(tmp_path / "out.json"))
+    assert [one.to_dict() for one in again.results] == [one.to_dict() for one in found.results]
+    assert again.name == "eval routing"
+
+
+def test_examples_teach_what_is_not_asked(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    examples = [
+        {"query": "Brew something up #7", "gold_tool": "search"},
+        {"query": "Tell the time", "gold_tool": "fetch"},
+    ]
+    found = bench.run(
+        registry,
+        write(tmp_path / "queries.jsonl", QUERIES),
+        examples=write(tmp_path / "examples.jsonl", examples),
+        systems=["full"],
+        embedder=words,
+    )
+    assert found.settings["examples"] == 1
+    assert value(found, "top1", n_tools=5, system="full") == 1.0
+    assert value(found, "recall_lost", n_tools=5, system="int8", peer="float32", top=10) == 0.0
+
+
+def test_nonsense_is_refused(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    queries = write(tmp_path / "queries.jsonl", QUERIES[-1:])
+    with pytest.raises(ResultsError, match="no request has its tool"):
+        bench.run(registry, queries, embedder=words)
+    with pytest.raises(ResultsError, match="unknown system 'magic'"):
+        bench.run(registry, queries, embedder=words, systems=["magic"])
