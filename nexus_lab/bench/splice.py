@@ -86,6 +86,8 @@ def run(
     depths: Sequence[int] = _DEPTHS,
     repairs: Sequence[Repair] = DEFAULT_REPAIRS,
     contexts: Sequence[str] = _CONTEXTS,
+    speed_depth: int = _SPEED_DEPTH,
+    repeats: int = _SPEED_REPEATS,
     folder: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ResultFile:
@@ -105,6 +107,8 @@ def run(
         What to repair, and how much of the block.
     contexts
         What blocks are compiled behind: ``none``, ``system``, ``history`` (64 tokens of a conversation).
+    speed_depth, repeats
+        Where, and how often, a splice of about 200 tokens is timed beside its prefill.
     folder
         Where compiled blocks are kept; by default a folder that goes away afterwards.
     on_progress
@@ -118,6 +122,11 @@ def run(
     declined = engine.declines.get("splice")
     if declined is not None:
         raise ResultsError(f"this model cannot be spliced: {declined.reason}", next_step=declined.instead)
+    unknown = sorted(set(contexts) - set(_CONTEXTS))
+    if unknown:
+        raise ResultsError(
+            f"no compile context {unknown[0]!r}", next_step=f"choose among {', '.join(_CONTEXTS)}"
+        )
     cases = _cases(engine, registry, n_tools)
     fitting = [depth for depth in depths if depth + _room(cases) <= engine.n_ctx]
     if not fitting:
@@ -127,11 +136,9 @@ def run(
         engine.clear()
         grid = (tuple(sorted(fitting)), tuple(repairs), tuple(contexts))
         sweep = _Sweep(engine, library, cases, grid)
-        results = [
-            *sweep.run(on_progress),
-            *_anchored(engine, library, cases),
-            *_speed(engine, library, cases),
-        ]
+        results = sweep.run(on_progress)
+        results += _anchored(engine, library, cases, depth=min(_ANCHORED_DEPTH, max(fitting)))
+        results += _speed(engine, library, cases, depth=speed_depth, repeats=repeats)
     settings = {
         "model": engine.info.name,
         "model_sha256": engine.info.sha256,
@@ -267,11 +274,13 @@ def share_interval(shares: Sequence[float], *, case: Mapping[str, Any], metric: 
     )
 
 
-def _anchored(engine: Engine, library: BlockLibrary, cases: Sequence[TrialCase]) -> list[Result]:
+def _anchored(
+    engine: Engine, library: BlockLibrary, cases: Sequence[TrialCase], *, depth: int
+) -> list[Result]:
     """D_KL of splices behind the very tokens that the block was compiled behind; 0 when all is right."""
     figures = []
     for number, case in enumerate(cases):
-        prefix = prompt_tokens(engine, _ANCHORED_DEPTH, seed=_PREFIX_SEED + number)
+        prefix = prompt_tokens(engine, depth, seed=_PREFIX_SEED + number)
         engine.clear()
         block = library.get_or_compile(case.block, prefix)
         with growing_prefix(engine, prefix) as grow:
@@ -283,22 +292,24 @@ def _anchored(engine: Engine, library: BlockLibrary, cases: Sequence[TrialCase])
                 "a block behind its own context was not found anchored", next_step="report this"
             )
         figures.append(trial.fidelity)
-    key = {"depth": _ANCHORED_DEPTH, "strategy": "none", "budget": 0.0, "compile_context": "identical"}
+    key = {"depth": depth, "strategy": "none", "budget": 0.0, "compile_context": "identical"}
     return [
         mean_interval([figure.dkl_mean for figure in figures], case=key, metric="dkl_mean", unit="nat"),
         share_interval([figure.top1 for figure in figures], case=key, metric="top1_agreement"),
     ]
 
 
-def _speed(engine: Engine, library: BlockLibrary, cases: Sequence[TrialCase]) -> list[Result]:
+def _speed(
+    engine: Engine, library: BlockLibrary, cases: Sequence[TrialCase], *, depth: int, repeats: int
+) -> list[Result]:
     """Wall time of a splice of about 200 tokens beside its prefill, in turns, at one depth."""
     tokens = max((case.block for case in cases), key=len)[:_SPEED_TOKENS]
-    depth = min(_SPEED_DEPTH, engine.n_ctx - 2 * len(tokens))
+    depth = min(depth, engine.n_ctx - 2 * len(tokens))
     block = library.get_or_compile(tokens, _context(engine, "system"))
     prefills, splices = [], []
     with growing_prefix(engine, prompt_tokens(engine, depth, seed=_PREFIX_SEED)) as grow:
         seq = grow(depth)
-        for _ in range(_SPEED_REPEATS):
+        for _ in range(repeats):
             started = perf_counter()
             engine.prefill(seq, tokens, logits="none")
             prefills.append(perf_counter() - started)
@@ -319,9 +330,7 @@ def _context(engine: Engine, name: str) -> list[int]:
         return []
     if name == "system":
         return engine.tokenize(_rendered(engine, [{"role": "system", "content": SYSTEM_PROMPT}]))
-    if name == "history":
-        return prompt_tokens(engine, _HISTORY_TOKENS, seed=_HISTORY_SEED)
-    raise ResultsError(f"no compile context {name!r}", next_step="choose none, system or history")
+    return prompt_tokens(engine, _HISTORY_TOKENS, seed=_HISTORY_SEED)
 
 
 def _rendered(engine: Engine, messages: list[dict[str, str]], *, prompt: bool = False) -> str:

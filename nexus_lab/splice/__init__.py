@@ -1,7 +1,7 @@
 """The splice room: what a precompiled block costs in fidelity.
 
-A tool block is compiled once behind a chosen context (`BlockLibrary`), spliced at the live cursor with some of
-its tokens repaired (`splice_block`), and measured against the full prefill and the model's noise floor
+A tool block is compiled once behind a chosen context (`BlockLibrary`), spliced at the live cursor with some
+of its tokens repaired (`splice_block`), and measured against the full prefill and the model's noise floor
 (`shadow_prefill`, `noise_floor`).
 """
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NoiseFloor", "Shadow", "logits_of", "noise_floor", "prompt_tokens", "shadow_prefill"]
 
-_FLOOR_CONTEXT, _FLOOR_BLOCK, _FLOOR_PROBE = 256, 64, 32
+# The floor has a heavy tail and differs between texts by a factor of three, so one text is not enough.
+_FLOOR_TEXTS, _FLOOR_CONTEXT, _FLOOR_PROBE = 3, 256, 96
 _SPLIT = 96
 _SEED = 20_001
 
@@ -158,7 +159,7 @@ def _block_drift(engine: Engine, reference: int, spliced: int, start: int, stop:
 def noise_floor(engine: Engine) -> NoiseFloor:
     """Measure the model's noise floor, or return what was measured for this engine before.
 
-    Takes about 350 cells and the prefill of some 800 tokens the first time.
+    The first time takes about 350 free cells and the prefill of some 1,700 tokens.
     """
     found = _floors.get(engine)
     if found is None:
@@ -167,28 +168,37 @@ def noise_floor(engine: Engine) -> NoiseFloor:
 
 
 def _measure_floor(engine: Engine) -> NoiseFloor:
-    tokens = prompt_tokens(engine, _FLOOR_CONTEXT + _FLOOR_BLOCK + _FLOOR_PROBE, seed=_SEED)
-    context = tokens[:_FLOOR_CONTEXT]
-    block = tokens[_FLOOR_CONTEXT : _FLOOR_CONTEXT + _FLOOR_BLOCK]
-    probe = tokens[_FLOOR_CONTEXT + _FLOOR_BLOCK :]
+    pairs = [_permuted(engine, number) for number in range(_FLOOR_TEXTS)]
+    context, probe = _floor_tokens(engine, 0)
+    with engine.turn(), engine.scratch_sequence() as seq:
+        for first in range(0, len(context), _SPLIT):
+            engine.prefill(seq, context[first : first + _SPLIT], logits="none")
+        split = logits_of(engine, seq, probe, "all")
+    reference, other = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
+    return NoiseFloor(
+        permuted=compare_logits(reference, other),
+        batch_split=compare_logits(pairs[0][0], split),
+        n_context=len(context),
+    )
+
+
+def _permuted(engine: Engine, number: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Logits over one text, with the rows of its context in order, and in cells drawn at random."""
+    context, probe = _floor_tokens(engine, number)
     with engine.turn():
         with engine.scratch_sequence() as seq:
             engine.prefill(seq, context, start=0, logits="none")
             state = engine.save_state(seq)
-            reference = _probed(engine, seq, block, probe)
+            reference = logits_of(engine, seq, probe, "all")
         with engine.scratch_sequence() as seq:
-            order = np.random.default_rng(_SEED).permutation(state.n_cells)
+            order = np.random.default_rng(number).permutation(state.n_cells)
             engine.restore_state(state.take(order), seq)
-            permuted = _probed(engine, seq, block, probe)
-        with engine.scratch_sequence() as seq:
-            for first in range(0, len(context), _SPLIT):
-                engine.prefill(seq, context[first : first + _SPLIT], logits="none")
-            split = _probed(engine, seq, block, probe)
-    return NoiseFloor(
-        permuted=compare_logits(reference, permuted),
-        batch_split=compare_logits(reference, split),
-        n_context=len(context),
-    )
+            return reference, logits_of(engine, seq, probe, "all")
+
+
+def _floor_tokens(engine: Engine, number: int) -> tuple[list[int], list[int]]:
+    tokens = prompt_tokens(engine, _FLOOR_CONTEXT + _FLOOR_PROBE, seed=_SEED + number)
+    return tokens[:_FLOOR_CONTEXT], tokens[_FLOOR_CONTEXT:]
 
 
 def logits_of(
@@ -196,8 +206,3 @@ def logits_of(
 ) -> NDArray[np.float32]:
     """Append `tokens` and return their logits, float32 [n_vocab] or [n_tokens, n_vocab]."""
     return cast("NDArray[np.float32]", engine.prefill(seq, tokens, logits=which))
-
-
-def _probed(engine: Engine, seq: int, block: Sequence[int], probe: Sequence[int]) -> NDArray[np.float32]:
-    engine.prefill(seq, block, logits="none")
-    return logits_of(engine, seq, probe, "all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ from nexus_lab.splice import (
 
 pytestmark = pytest.mark.model
 
-DEPTH = 96
+DEPTH = 64
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_repairs_rank_as_they_should(
     found: dict[str, list[float]] = {"none": [], "leading": [], "trailing": [], "unmoved": []}
     strategies = (NoRepair(), Leading(), Trailing())
     with growing_prefix(bundled_engine, history) as grow:
-        seq = grow(256)
+        seq = grow(128)
         for case in whole_cases:
             block = library.get_or_compile(case.block)
             reference = measure_reference(bundled_engine, seq, case)
@@ -183,13 +184,13 @@ def test_the_paper_s_contract_decodes_the_suffix_again(
     bundled_engine: Engine, live: int, cases: tuple[TrialCase, ...], tmp_path: Path
 ):
     block = _library(bundled_engine, tmp_path).get_or_compile(cases[0].block)
-    contract = Paper(k=3, m=32, r_base=0.1)
+    contract = Paper(k=2, m=32, r_base=0.1)
     result = splice_block(bundled_engine, live, block, contract=contract)
     assert result.plan.kind is RepairKind.FULL  # K * M is the depth
     bundled_engine.remove(live, DEPTH)
     result = splice_block(bundled_engine, live, block, contract=replace(contract, k=9))
     assert result.plan.kind is RepairKind.TRAILING
-    assert result.repaired == -(-block.n_tokens * 325 // 1000)  # R = 0.1 + 64 / (32 * 8) * 0.9
+    assert result.repaired == math.ceil(block.n_tokens * (0.1 + 32 / (32 * 8) * 0.9))
     assert result.plan.recomputed[-1] == block.n_tokens - 1
     row = result.to_row()
     assert row["contract"] == "paper"
@@ -214,8 +215,8 @@ def test_a_block_of_the_other_v_layout_is_converted_but_never_called_exact(
             flash_engine, seq, case, block, reference, strategy=NoRepair(), preceding=context
         )
         assert (trial.result.path, trial.result.anchored) == (SplicePath.SPLICE, False)
-        # Same tokens, same context, another kernel: what is left is rounding, which the floor measures too.
-        assert trial.fidelity.dkl_mean < 5 * noise_floor(bundled_engine).dkl
+        # Same tokens, same context, another kernel: what is left is rounding.
+        assert trial.fidelity.dkl_mean < 0.02
     finally:
         flash_engine.release_sequence(seq)
 
@@ -225,7 +226,7 @@ def test_a_quantized_cache_declines_and_prefills_with_the_same_logits(
 ):
     case, context = cases[0], history[:40]
     block = _library(bundled_engine, tmp_path).get_or_compile(case.block)
-    with Engine.load(n_ctx=256, threads=1, kv_type="q8_0", flash_attention=True) as quantized:
+    with Engine.load(n_ctx=256, kv_type="q8_0", flash_attention=True) as quantized:
         seq = quantized.acquire_sequence()
         quantized.prefill(seq, context, logits="none")
         result = splice_block(quantized, seq, block, strategy=Leading(), preceding=context, rest=case.rest)
@@ -328,7 +329,7 @@ def test_the_noise_floor_is_measured_once_and_is_small_but_not_nothing(bundled_e
     assert floor is noise_floor(bundled_engine)
     assert 0 < floor.permuted.dkl_mean < 0.05
     assert floor.dkl == max(floor.permuted.dkl_mean, floor.batch_split.dkl_mean)
-    assert floor.permuted.n_positions == floor.batch_split.n_positions == 32
+    assert floor.permuted.n_positions == 3 * floor.batch_split.n_positions
 
 
 def test_a_calibration_lets_bounded_splice_inside_it_and_prefill_outside(
@@ -343,26 +344,26 @@ def test_a_calibration_lets_bounded_splice_inside_it_and_prefill_outside(
         library,
         cases[:2],
         context=context,
-        depths=(48, 96),
+        depths=(32, 64),
         budgets=(0.0, 0.5),
         seeds=(5,),
         on_progress=lambda done, total: steps.append((done, total)),
     )
     assert steps[-1] == (8, 8)
     assert [(cell.depth, cell.budget, cell.n) for cell in calibration.cells] == [
-        (48, 0.0, 2),
-        (48, 0.5, 2),
-        (96, 0.0, 2),
-        (96, 0.5, 2),
+        (32, 0.0, 2),
+        (32, 0.5, 2),
+        (64, 0.0, 2),
+        (64, 0.5, 2),
     ]
     assert Calibration.from_dict(calibration.to_dict()) == calibration
     save_calibration(calibration)
     block = library.get_or_compile(cases[0].block, context)
     generous = max(cell.dkl_upper for cell in calibration.cells)
     with growing_prefix(bundled_engine, history) as grow:
-        seq = grow(40)
+        seq = grow(24)
         assert _bounded(bundled_engine, seq, block, generous) == "outside_calibration"
-        seq = grow(70)
+        seq = grow(50)
         assert _bounded(bundled_engine, seq, block, generous) == "spliced"
         assert _bounded(bundled_engine, seq, block, 1e-9) == "bound_not_reached"
         other = library.get_or_compile(cases[0].block, history[:9])
