@@ -86,7 +86,8 @@ class Conversation:
             self._note = "system"
             with self._emitter.span(EventKind.PREFILL, "system prompt", tokens=len(tokens)) as span:
                 result = self.runner.run(self.runner.program.then(Append(tokens)))
-                span.set(reused=result.start.tokens, start=result.start.kind.value)
+                self.reused = result.start.tokens
+                span.set(reused=self.reused, start=result.start.kind.value)
             self.messages.append(MessageSpan("system", 0, self.n_tokens))
 
     @property
@@ -205,7 +206,6 @@ class Conversation:
             note=self._note,
             token_ids=op.tokens if isinstance(op, Append | Splice) else None,
         )
-        self.reused += record.reused
         self._emitter.point(
             EventKind.CACHE_OP,
             row.op.value,
