@@ -86,3 +86,57 @@ def calibrate(
         )
     console.print(f"noise floor {calibration.noise_floor:.4f} nats")
     console.print(plain(f"wrote {path}"))
+
+
+@app.command()
+def routing(
+    registry: Annotated[Path, typer.Option(help="The tools.")],
+    queries: Annotated[Path, typer.Option(help="JSON Lines of query, context, gold_tool.")],
+    negatives: Annotated[Path | None, typer.Option(help="JSON Lines of requests that no tool fits.")] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="JSON Lines that the router learns from first.")
+    ] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Only the first so many tools; repeat.")] = None,
+    system: Annotated[list[str] | None, typer.Option(help="Only these systems; repeat.")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Measure routing beside plain baselines, with intervals."""
+    from nexus_lab.bench import routing as bench
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("routing", total=1.0)
+        result = bench.run(
+            registry,
+            queries,
+            negatives=negatives,
+            examples=examples,
+            sizes=size,
+            systems=system or bench.SYSTEMS,
+            threads=threads,
+            on_progress=lambda what, done: progress.update(task, description=what, completed=done),
+        )
+    show_results(result, json)
+
+
+@app.command()
+def arguments(
+    registry: Annotated[Path, typer.Option(help="The tools.")],
+    cases: Annotated[Path, typer.Option(help="JSON Lines of query, gold_tool, gold_args, arg_match.")],
+    model: Model = "bundled",
+    threads: Threads = None,
+    json: Json = None,
+    *,
+    route: Annotated[bool, typer.Option(help="Charge arguments of requests that are routed wrong.")] = True,
+) -> None:
+    """Measure how many arguments the model fills right, seeing a signature or the full schema."""
+    from nexus_lab.bench import arguments as bench
+    from nexus_lab.engine import Engine
+    from nexus_lab.registry import load_registry
+    from nexus_lab.routing import Router
+
+    tools = load_registry(registry)
+    router = Router(tools, threads=threads) if route else None
+    with Engine.load(model, n_ctx=4096, threads=threads) as engine, _bar("filling in") as tell:
+        result = bench.run(engine, tools, cases, router=router, on_progress=tell)
+    show_results(result, json)
