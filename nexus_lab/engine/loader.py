@@ -91,7 +91,7 @@ def _info(runtime: Runtime, gguf: GgufFile, rope_type: int) -> ModelInfo:
     pairing = _PAIRINGS.get(rope_type)
     license_name = gguf.metadata.get("general.license")
     return ModelInfo(
-        name=str(gguf.metadata.get("general.name", gguf.path.stem)),
+        name=gguf.path.stem,  # general.name is often a checkpoint's, and says nothing of the quantization
         path=gguf.path,
         sha256=sha256,
         architecture=gguf.architecture,
