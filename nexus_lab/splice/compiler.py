@@ -57,7 +57,7 @@ class BlockCompiler:
         Raises
         ------
         CompileError
-            When the block has no tokens.
+            When the block has no tokens, or its file cannot be written.
         SpliceUnavailable
             When the model's cache cannot be spliced.
         ContextFull
@@ -99,9 +99,15 @@ class BlockCompiler:
         start = len(context)
         state = self._engine.save_state(seq, start=start, stop=start + len(tokens))
         keys, values = _ordered_rows(state)
-        path.parent.mkdir(parents=True, exist_ok=True)
         header = model_header(self._engine, anchor=start, context_hash=context_hash(context))
-        _core.write_block(path, header, np.asarray(tokens, np.int32), keys, values)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _core.write_block(path, header, np.asarray(tokens, np.int32), keys, values)
+        except OSError as error:
+            raise CompileError(
+                f"the block cannot be written to {path}: {error}",
+                next_step="free some disk space, or let NEXUS_LAB_HOME name a folder that can be written",
+            ) from error
         _LOG.info("compiled %d tokens behind %d into %s", len(tokens), start, path.name)
         return ToolBlock(path)
 

@@ -117,11 +117,12 @@ class BlockLibrary:
         recipe = self._recipes.get(address)
         if recipe is not None:
             return self.get_or_compile(recipe.tokens, recipe.context)
-        if not self.path(address).exists():
+        try:
+            return self._load(address, None)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise BlockUnknown(
                 f"there is no compiled block {address}", next_step="ask the library for its tokens first"
-            )
-        return self._load(address, None)
+            ) from error
 
     def addresses(self) -> list[str]:
         """Addresses of the blocks of this model that have a file, sorted."""
@@ -130,7 +131,7 @@ class BlockLibrary:
     def _find(self, address: str, recipe: _Recipe) -> ToolBlock | None:
         try:
             return self._load(address, recipe)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except BlockRefused as refused:
             _LOG.warning("%s; it is compiled again", refused.problem)
@@ -138,11 +139,16 @@ class BlockLibrary:
 
     def _load(self, address: str, recipe: _Recipe | None) -> ToolBlock:
         path = self.path(address)
-        stamp = _stamp(path.stat())
-        kept = self._open.get(address)
-        if kept is not None and kept.stamp == stamp:
-            return kept.block
-        block = ToolBlock(path, verify=True)
+        try:
+            stamp = _stamp(path.stat())
+            kept = self._open.get(address)
+            if kept is not None and kept.stamp == stamp:
+                return kept.block
+            block = ToolBlock(path, verify=True)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise BlockRefused("file", expected="readable", found=error.strerror, path=path) from error
         block.check(self.engine)
         if recipe is not None:
             _check_recipe(block, recipe)

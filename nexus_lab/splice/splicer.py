@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nexus_lab._core import BuddyArena
     from nexus_lab.engine import Engine
     from nexus_lab.splice.base import RepairPlan, RepairStrategy
     from nexus_lab.splice.blocks import ToolBlock
@@ -43,6 +44,7 @@ def splice_block(
     preceding: Sequence[int] | None = None,
     calibration: Calibration | None = None,
     rest: Sequence[int] = (),
+    arena: BuddyArena | None = None,
 ) -> SpliceResult:
     """Append a block to a live sequence, and after it the rest of the prompt.
 
@@ -68,6 +70,8 @@ def splice_block(
         Measured bounds for ``bounded``; by default those stored for this model and compile context.
     rest
         Tokens after the block. With them the result holds logits and a time to first token.
+    arena
+        Memory for the rows on their way from the file into the cache.
 
     Returns
     -------
@@ -84,8 +88,8 @@ def splice_block(
     with engine.turn():
         started = perf_counter()
         n_past = engine.pos_max(seq) + 1
-        anchored = is_anchored(engine, block, n_past=n_past, preceding=preceding)
         declined = why_not(engine, block)
+        anchored = declined is None and is_anchored(engine, block, n_past=n_past, preceding=preceding)
         if declined is not None:
             choice = Choice(Full().plan(block.n_tokens, n_past), declined)
         elif contract is None:
@@ -93,7 +97,7 @@ def splice_block(
         else:
             choice = _by_contract(engine, block, contract, n_past, calibration, anchored=anchored)
         check_s = perf_counter() - started
-        written = _write(engine, seq, block, choice.plan, n_past=n_past, rest=rest)
+        written = _write(engine, seq, block, choice.plan, n_past=n_past, rest=rest, arena=arena)
     if choice.declined is not None:
         _LOG.info("splice declined (%s): %s", choice.declined.code, choice.declined.reason)
     return SpliceResult(
@@ -160,7 +164,14 @@ class _Written:
 
 
 def _write(
-    engine: Engine, seq: int, block: ToolBlock, plan: RepairPlan, *, n_past: int, rest: Sequence[int]
+    engine: Engine,
+    seq: int,
+    block: ToolBlock,
+    plan: RepairPlan,
+    *,
+    n_past: int,
+    rest: Sequence[int],
+    arena: BuddyArena | None,
 ) -> _Written:
     """Bring block and rest into the sequence, or leave it as it was."""
     clock = _Clock()
@@ -171,7 +182,7 @@ def _write(
                     engine.prefill(seq, block.tokens[run.start : run.stop], logits="none")
                 continue
             with clock.step("rotate_s"):
-                rows = block.rows_at(engine, n_past, start=run.start, stop=run.stop)
+                rows = block.rows_at(engine, n_past, start=run.start, stop=run.stop, arena=arena)
             with clock.step("restore_s"):
                 engine.restore_state(rows, seq, append=True)
         with clock.step("rest_s"):

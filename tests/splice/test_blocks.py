@@ -204,6 +204,23 @@ def test_captured_rows_are_those_of_the_live_sequence(
         np.testing.assert_array_equal(rows.value(layer), state.value(layer)[state.order()])
 
 
+def test_a_folder_that_cannot_be_written_is_a_typed_error(
+    bundled_engine: Engine, cases: tuple[TrialCase, ...], tmp_path: Path
+):
+    (tmp_path / "blocks").write_text("a file where the folder should be")
+    with pytest.raises(CompileError, match="cannot be written") as caught:
+        BlockLibrary(bundled_engine, tmp_path / "blocks").get_or_compile(cases[0].block[:4])
+    assert "NEXUS_LAB_HOME" in caught.value.next_step
+
+
+def test_a_path_that_cannot_be_read_as_a_file_is_refused(library: BlockLibrary, cases: tuple[TrialCase, ...]):
+    tokens = cases[0].block[:4]
+    path = library.path(library.address(tokens))
+    path.mkdir(parents=True)
+    with pytest.raises(BlockRefused):
+        library.get(library.address(tokens))
+
+
 WRITER = """
 import sys, numpy as np
 from nexus_lab import _core

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nexus_lab import _core
 from nexus_lab.cache import CacheProgram, ProgramRunner
 from nexus_lab.engine import ContextFull, Engine
 from nexus_lab.errors import Cancelled
@@ -291,7 +292,10 @@ def test_a_shadow_measures_beside_the_live_sequence_and_stands_outside_the_ttft(
 ):
     case = cases[0]
     block = _library(bundled_engine, tmp_path).get_or_compile(case.block)
-    result = splice_block(bundled_engine, live, block, strategy=Leading(), rest=case.rest)
+    arena = _core.BuddyArena(1 << 24)
+    result = splice_block(bundled_engine, live, block, strategy=Leading(), rest=case.rest, arena=arena)
+    assert arena.counters()["allocations"] == 1
+    arena.check_integrity()
     end = bundled_engine.pos_max(live)
     floor = noise_floor(bundled_engine)
     shadow = shadow_prefill(bundled_engine, live, result, case.block, case.rest, floor=floor, drift=True)
