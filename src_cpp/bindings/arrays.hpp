@@ -24,9 +24,48 @@ namespace nexus::bindings {
 
 namespace py = pybind11;
 
+template <typename T>
+class ExactArray;
+
+}  // namespace nexus::bindings
+
+template <typename T>
+struct pybind11::detail::handle_type_name<nexus::bindings::ExactArray<T>> {
+    static constexpr auto name =
+        const_name("numpy.typing.NDArray[") + npy_format_descriptor<T>::name + const_name("]");
+};
+
+namespace nexus::bindings {
+
 // Arguments of this type are taken as they are (C order, exact type): bind them with .noconvert().
 template <typename T>
 using Array = py::array_t<T, py::array::c_style>;
+
+// An argument like Array<T>, checked by a few comparisons instead of a call into numpy: for functions that
+// themselves take a microsecond.
+template <typename T>
+class ExactArray : public py::array {
+  public:
+    PYBIND11_OBJECT_DEFAULT(ExactArray, py::array, is_exact)
+
+    static bool is_exact(PyObject* object) {
+        if (!py::isinstance<py::array>(object)) {
+            return false;
+        }
+        const auto candidate = py::reinterpret_borrow<py::array>(object);
+        constexpr int kWanted = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
+        return (candidate.flags() & kWanted) == kWanted &&
+               candidate.dtype().normalized_num() == py::dtype::num_of<T>();
+    }
+};
+
+template <typename T>
+std::span<const T> as_span(const ExactArray<T>& array, const char* name) {
+    if (array.ndim() != 1) {
+        throw std::invalid_argument(std::string(name) + " must have one dimension");
+    }
+    return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
+}
 
 template <typename T>
 std::span<const T> as_span(const Array<T>& array, const char* name) {

@@ -14,6 +14,7 @@ namespace nexus::bindings {
 namespace {
 
 using Numbers = Array<std::int8_t>;
+using Query = ExactArray<std::int8_t>;
 using Result = std::tuple<Array<std::int64_t>, Array<std::int32_t>, int>;
 
 // Below this many bytes a scan takes some tens of microseconds, and giving up the GIL would be most of it.
@@ -76,14 +77,14 @@ Result search_into(std::size_t k, Search search) {
     return {std::move(ids), std::move(dots), result.margin};
 }
 
-Result top_k(const GuardedMatrix& self, const Numbers& query, std::size_t k) {
+Result top_k(const GuardedMatrix& self, const Query& query, std::size_t k) {
     const auto numbers = as_span(query, "query");
     return search_into(std::min(k, self.get().size()), [&](TopKResult& result) {
         self.search([&](const Int8Matrix& matrix) { matrix.top_k(numbers, result); });
     });
 }
 
-Result top_k_pooled(const GuardedMatrix& self, const Numbers& query, const Array<std::int32_t>& groups,
+Result top_k_pooled(const GuardedMatrix& self, const Query& query, const ExactArray<std::int32_t>& groups,
                     std::size_t n_groups, std::size_t k) {
     const auto numbers = as_span(query, "query");
     const auto members = as_span(groups, "groups");
@@ -93,7 +94,7 @@ Result top_k_pooled(const GuardedMatrix& self, const Numbers& query, const Array
     });
 }
 
-Array<std::int32_t> dots(const GuardedMatrix& self, const Numbers& query) {
+Array<std::int32_t> dots(const GuardedMatrix& self, const Query& query) {
     Array<std::int32_t> out(static_cast<py::ssize_t>(self.get().size()));
     const auto numbers = as_span(query, "query");
     const auto target = span_of(out);
@@ -165,15 +166,14 @@ void register_matrix(py::module_& module) {
             "kernel", [](const GuardedMatrix& self) { return std::string(name_of(self.get().kernel())); })
         .def_property_readonly("nbytes", [](const GuardedMatrix& self) { return self.get().bytes(); })
         .def("rows", &rows, "A copy of all rows, int8 [n, dim].")
-        .def("dots", &dots, py::arg("query").noconvert(),
-             "Dot product of each row with query (int8 [dim]), int32 [n].")
-        .def("top_k", &top_k, py::arg("query").noconvert(), py::arg("k"),
+        .def("dots", &dots, py::arg("query"), "Dot product of each row with query (int8 [dim]), int32 [n].")
+        .def("top_k", &top_k, py::arg("query"), py::arg("k"),
              R"((ids int64 [k], dots int32 [k], margin) of the best rows, best first.
 
 k is clipped to the number of rows, and ties go to the lower row. margin is the best dot less the second best,
 whatever k is; 0 with fewer than two rows.)")
-        .def("top_k_pooled", &top_k_pooled, py::arg("query").noconvert(), py::arg("groups").noconvert(),
-             py::arg("n_groups"), py::arg("k"),
+        .def("top_k_pooled", &top_k_pooled, py::arg("query"), py::arg("groups"), py::arg("n_groups"),
+             py::arg("k"),
              R"(As top_k, over groups of rows: a group counts as its best row.
 
 groups is int32 [n], each in [0, n_groups); ids are groups. A group without rows is no candidate.)");

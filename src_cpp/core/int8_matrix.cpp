@@ -36,10 +36,7 @@ class PreparedQuery {
         biased_ = magnitude_ + n_padded;
         std::memcpy(plain_, query.data(), query.size());
         std::memset(plain_ + query.size(), 0, n_padded - query.size());
-        for (std::size_t i = 0; i < n_padded; ++i) {
-            magnitude_[i] = static_cast<std::uint8_t>(plain_[i] < 0 ? -plain_[i] : plain_[i]);
-            biased_[i] = static_cast<std::uint8_t>(static_cast<std::uint8_t>(plain_[i]) ^ 0x80U);
-        }
+        derive(plain_, magnitude_, biased_, n_padded);
     }
 
     void point(detail::ScanJob& job) const noexcept {
@@ -49,6 +46,17 @@ class PreparedQuery {
     }
 
   private:
+    // Told that nothing overlaps, the compiler makes this a few vector instructions.
+    static void derive(const std::int8_t* __restrict plain, std::uint8_t* __restrict magnitude,
+                       std::uint8_t* __restrict biased, std::size_t n) noexcept {
+        for (std::size_t i = 0; i < n; ++i) {
+            const auto bits = static_cast<std::uint8_t>(plain[i]);
+            const auto sign = static_cast<std::uint8_t>(plain[i] < 0 ? 0xFFU : 0U);
+            magnitude[i] = static_cast<std::uint8_t>((bits ^ sign) - sign);
+            biased[i] = static_cast<std::uint8_t>(bits ^ 0x80U);
+        }
+    }
+
     // One per thread and kept, so that a search allocates nothing.
     static std::vector<std::byte>& store() {
         thread_local std::vector<std::byte> bytes;
