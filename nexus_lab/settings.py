@@ -63,7 +63,9 @@ class Profile:
     temperature
         0 takes the most likely token.
     max_tokens
-        Longest generation, in tokens.
+        Longest call that the model may write, in tokens.
+    answer_tokens
+        Longest answer, in tokens.
     threads
         Threads for llama.cpp and torch; ``None`` takes the physical cores.
     """
@@ -84,6 +86,7 @@ class Profile:
     seed: int = 0
     temperature: float = 0.0
     max_tokens: int = 192
+    answer_tokens: int = 96
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -214,6 +217,11 @@ def _check_decoding(profile: Profile) -> None:
     )
     _require(
         _is_count(profile.max_tokens, least=1), f"max_tokens = {profile.max_tokens!r}", "choose at least 1"
+    )
+    _require(
+        _is_count(profile.answer_tokens, least=1),
+        f"answer_tokens = {profile.answer_tokens!r}",
+        "choose at least 1",
     )
     _require(
         _is_count(profile.seed, least=0), f"seed = {profile.seed!r}", "choose a whole number of at least 0"

@@ -45,6 +45,7 @@ def test_a_k_without_a_curve_is_refused_with_the_formula(k):
         {"keep_responses": -1},
         {"temperature": -1},
         {"max_tokens": 0},
+        {"answer_tokens": 0},
         {"seed": -1},
         {"threads": 0},
         {"name": "../escape"},

@@ -302,13 +302,25 @@ class Agent:
                 )
                 turn.reused_tokens += spliced.reused
             conversation.append("user", pieces, before=start)
-        seconds, behind = clock.elapsed() - began, conversation.n_tokens
-        self._write_call(turn, spec, clock)
-        if spliced is not None:
-            spliced = replace(spliced, row=replace(spliced.row, ttft_s=seconds))
-            prompt = conversation.tokens[start + len(spliced.tokens) : behind]
-            reply = conversation.tokens[behind:]
-            turn.splice = self._measured(spliced, prompt, reply, clock)
+        if spliced is None:
+            self._write_call(turn, spec, clock)
+            return
+        spliced = replace(spliced, row=replace(spliced.row, ttft_s=clock.elapsed() - began))
+        prompt_at, reply_at = start + len(spliced.tokens), conversation.n_tokens
+
+        def measure() -> None:
+            prompt = conversation.tokens[prompt_at:reply_at]
+            turn.splice = self._measured(spliced, prompt, conversation.tokens[reply_at:], clock)
+
+        try:
+            self._write_call(turn, spec, clock)
+        except Cancelled:
+            raise
+        except NexusError:
+            # What the splice cost and kept does not depend on whether the call is any good.
+            measure()
+            raise
+        measure()
 
     def _write_call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
         with clock.stage("arguments"):
@@ -333,8 +345,8 @@ class Agent:
     def _measured(
         self, spliced: Spliced, prompt: tuple[int, ...], reply: tuple[int, ...], clock: StageClock
     ) -> FidelityRow:
-        """Return what the splice cost and, with the shadow switch on, what it kept."""
-        if self.profile.shadow:
+        """Return what the splice cost and, with the shadow switch on and a reply to read, what it kept."""
+        if self.profile.shadow and reply:
             with clock.stage("shadow"):
                 return self._splicer.shadow(self.conversation, spliced, prompt, reply)
         self.emitter.point(EventKind.FIDELITY, "splice", spliced.row)
@@ -392,7 +404,7 @@ class Agent:
     def _generate(self, on_token: Callable[[str], None] | None) -> Generation:
         profile = self.profile
         return self.conversation.generate(
-            max_tokens=profile.max_tokens,
+            max_tokens=profile.answer_tokens,
             note="answer",
             sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
             on_token=on_token,

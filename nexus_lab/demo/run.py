@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoRun", "DemoStep", "run_demo"]
 
-_PROFILE = Profile(name="demo", max_tokens=64, shadow=True)
+_PROFILE = Profile(name="demo", answer_tokens=48, shadow=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def make_agent(bundled_engine, tmp_path):
             bundled_engine,
             tools,
             router=ToldRouter(),
-            profile=Profile(max_tokens=12).changed(**settings),
+            profile=Profile(max_tokens=24, answer_tokens=8).changed(**settings),
             observers=observers,
             approve=approve,
             library=BlockLibrary(bundled_engine, tmp_path / "blocks"),

@@ -170,6 +170,16 @@ def test_a_repaired_splice_is_a_splice_and_a_repair_of_the_program(make_agent):
     assert 0 < turn.splice.repaired < turn.splice.n_tokens
 
 
+def test_a_splice_is_measured_even_when_the_call_is_no_good(make_agent):
+    agent = make_agent(
+        {"enum": ["a", "b"], "not": {"type": "string"}}, schema_mode="splice(paper)", shadow=True
+    )
+    turn = agent.ask("Say a")
+    assert turn.outcome is TurnOutcome.FAILED
+    assert turn.splice.path == "repaired"
+    assert turn.splice.dkl is not None
+
+
 def test_stop_in_prefill_takes_the_turn_back(make_agent):
     listener = Listener()
     agent = make_agent("hello", observers=[listener])
