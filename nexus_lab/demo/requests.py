@@ -37,7 +37,7 @@ DEMO_REQUESTS = (
     DemoRequest(kind="full schema", text="Show the commit log of ./inventory", schema_mode="full"),
     DemoRequest(
         kind="spliced schema",
-        text="List the branches of the repository ./inventory",
+        text="Convert 09:15 from Asia/Tokyo to Europe/London time.",
         schema_mode="splice(bounded(0.05))",
         continues=True,
     ),
