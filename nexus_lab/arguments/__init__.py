@@ -23,7 +23,8 @@ from nexus_lab.arguments.base import (
 )
 from nexus_lab.arguments.check import parse_arguments, require_valid, validate
 from nexus_lab.arguments.grammar import build_grammar
-from nexus_lab.arguments.prompt import call_messages, instructions, mentioned, repair_message, tool_text
+from nexus_lab.arguments.grounding import mentioned, plan_call, spoken_values
+from nexus_lab.arguments.prompt import repair_message, tool_text
 
 if TYPE_CHECKING:
     from nexus_lab.arguments.trie import ToolNameTrie, TrieMask
@@ -43,12 +44,12 @@ __all__ = [
     "TrieMask",
     "Violation",
     "build_grammar",
-    "call_messages",
-    "instructions",
     "mentioned",
     "parse_arguments",
+    "plan_call",
     "repair_message",
     "require_valid",
+    "spoken_values",
     "tool_text",
     "validate",
 ]

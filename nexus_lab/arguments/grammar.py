@@ -38,7 +38,8 @@ def build_grammar(
     optional
         Names of the optional arguments that may be given; ``None`` allows all.
     values
-        For arguments by name, the only values to choose from, for example spans of the conversation.
+        For arguments by name, the only values to choose from, for example spans of the conversation; of
+        an array, its items. Where none of them satisfies the schema, the argument is left as it was.
 
     Raises
     ------
@@ -94,9 +95,14 @@ def _restrict(used: dict[str, Any], values: Mapping[str, Sequence[Any]], project
     for name, choices in values.items():
         if name not in properties or not choices:
             continue
-        kept = [choice for choice in choices if _fits(properties[name], choice, projector)]
-        if kept:
+        schema = properties[name]
+        inner = schema.get("items") if isinstance(schema, dict) and schema.get("type") == "array" else schema
+        kept = [choice for choice in choices if _fits(inner, choice, projector)]
+        if kept and inner is schema:
             properties[name] = {"enum": kept}
+        elif kept:
+            properties[name] = {**schema, "items": {"enum": kept}}
+        if kept:
             projector.note(
                 f"/properties/{pointer(name)}", "enum", ProjectionKind.NARROWED, f"{len(kept)} given values"
             )

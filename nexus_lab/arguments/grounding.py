@@ -1,0 +1,249 @@
+"""Values that the conversation offers for an argument: a first, plain form of grounding.
+
+A 135M model that writes freely copies the hints of a signature, or loops. Here its strings, numbers and
+dates are spans of what the user said, sorted by what they look like; it only chooses among them. Enums and
+booleans stay its own choice, and so does an argument for which nothing was said.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.arguments.grammar import build_grammar
+from nexus_lab.routing import SpanKind, normalise, split_identifiers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nexus_lab.arguments.base import GrammarPlan
+    from nexus_lab.registry import ToolSpec
+
+__all__ = ["mentioned", "plan_call", "spoken_values"]
+
+_WORD = re.compile(r"[^\s,;:()\[\]{}<>\"“”`!?]+")
+_FILE = re.compile(r"[\w.-]*\w\.[A-Za-z]\w{0,5}|\.\w[\w.-]*")
+_PHRASE_WORDS = 7
+_MOST = 96
+_STOP = frozenset(
+    re.findall(
+        r"\w+",
+        "a all an and any are as at be by can could did do does for from get give had has have i in into is "
+        "it its just let make me my of on only or our please show so tell that the their them then there "
+        "these they this those to us was we were what when where which who will with would you your",
+    )
+)
+# Words in the name of an argument that say what its values look like.
+_KIND_WORDS = {
+    SpanKind.DATE: frozenset({"date", "since", "until", "before", "after", "start", "end", "day"}),
+    SpanKind.URL: frozenset({"url", "uri", "link", "href", "website"}),
+    SpanKind.PATH: frozenset({"path", "file", "filename", "directory", "folder", "source", "destination"}),
+    SpanKind.HASH: frozenset({"sha", "hash", "commit", "revision"}),
+}
+_FREE_WORDS = frozenset(
+    {"query", "body", "text", "content", "message", "comment", "title", "description", "q", "prompt"}
+)
+_COUNT_WORDS = frozenset({"number", "id"})
+_FORMATS = {"date": SpanKind.DATE, "date-time": SpanKind.DATE, "uri": SpanKind.URL}
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the user said: parts by what they look like, in order, each once."""
+
+    quotes: dict[str, None] = field(default_factory=dict)
+    kinds: dict[SpanKind, dict[str, None]] = field(default_factory=dict)
+    words: dict[str, None] = field(default_factory=dict)
+    phrases: dict[str, None] = field(default_factory=dict)
+
+    def of(self, kind: SpanKind) -> list[str]:
+        return list(self.kinds.get(kind, ()))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Parts of the form ``owner/name``."""
+        halves = [part.split("#")[0].split("/") for part in self.of(SpanKind.PATH)]
+        return [(parts[0], parts[1]) for parts in halves if len(parts) == 2 and all(parts)]  # noqa: PLR2004
+
+    def numbers(self) -> list[float]:
+        found = [re.sub(r"[#,]", "", part) for part in self.of(SpanKind.NUMBER)]
+        found += [part.rsplit("#", 1)[1] for part in self.of(SpanKind.PATH) if "#" in part]
+        return [
+            float(part) if "." in part else int(part) for part in dict.fromkeys(found) if _is_number(part)
+        ]
+
+
+def plan_call(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]] = ()) -> GrammarPlan:
+    """Return the grammar for a call of `tool` that answers `request`.
+
+    Optional arguments may come only where the conversation speaks of them, strings and numbers only as it
+    says them.
+
+    Parameters
+    ----------
+    context
+        The turns before the request, oldest first.
+    """
+    return build_grammar(
+        tool.input_schema,
+        tool=tool.name,
+        optional=mentioned(tool, request, context),
+        values=spoken_values(tool, request, context),
+    )
+
+
+def spoken_values(
+    tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """Return, for arguments by name, the values among which a call may choose; latest turn first.
+
+    Arguments that are missing here are free: enums, booleans, objects, and those for which nothing was said.
+    """
+    said = _listen([*_user_turns(context), request])
+    found = {}
+    for name, schema in tool.properties.items():
+        values = _values(name, schema, tool, said) if isinstance(schema, dict) else []
+        if values:
+            found[name] = tuple(dict.fromkeys(values))[:_MOST]
+    return found
+
+
+def mentioned(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]] = ()) -> frozenset[str]:
+    """Return the optional arguments that the conversation speaks of.
+
+    An argument is spoken of when all words of its name occur in what the user said, or one of its enum
+    values does, singular and plural alike; or when something was said that looks like its values and that
+    no required argument takes: a date, an address, a hash, a quoted text, one more number, an ``owner/repo``.
+    """
+    turns = [*_user_turns(context), request]
+    heard, said = _stems(" ".join(turns)), _listen(turns)
+    required = set(tool.required)
+    return frozenset(
+        name
+        for name, schema in tool.properties.items()
+        if name not in required
+        and (_stems(name) <= heard or _chosen(schema, heard) or _looks_said(name, schema, tool, said))
+    )
+
+
+def _user_turns(context: Sequence[Mapping[str, Any]]) -> list[str]:
+    said = (turn.get("content") for turn in context if turn.get("role") == "user")
+    return [text for text in said if isinstance(text, str)]
+
+
+def _listen(turns: Sequence[str]) -> _Said:
+    said = _Said()
+    for turn in reversed(turns):
+        found = normalise(turn)
+        for span in found.spans:
+            part = turn[span.start : span.stop]
+            if span.kind is SpanKind.QUOTE:
+                said.quotes[part[1:-1]] = None
+            else:
+                said.kinds.setdefault(span.kind, {})[part.rstrip(".,;:")] = None
+        blank = _blank_quotes(turn)
+        words = [word.rstrip(".'’").lstrip("'’").removesuffix("'s") for word in _WORD.findall(blank)]
+        said.words.update(dict.fromkeys(word for word in words if word and word.lower() not in _STOP))
+        said.phrases.update(dict.fromkeys(_phrases([word for word in words if word])))
+        for word in words:
+            if _FILE.fullmatch(word) and not _is_number(word):
+                said.kinds.setdefault(SpanKind.PATH, {})[word] = None
+    return said
+
+
+def _blank_quotes(turn: str) -> str:
+    for span in normalise(turn).spans:
+        if span.kind is SpanKind.QUOTE:
+            turn = turn[: span.start] + " " * (span.stop - span.start) + turn[span.stop :]
+    return turn
+
+
+def _phrases(words: Sequence[str]) -> Iterable[str]:
+    """Yield runs of words that neither begin nor end with a filler, longest first."""
+    for length in range(_PHRASE_WORDS, 1, -1):
+        for start in range(len(words) - length + 1):
+            run = words[start : start + length]
+            if run[0].lower() not in _STOP and run[-1].lower() not in _STOP:
+                yield " ".join(run)
+
+
+def _values(name: str, schema: Mapping[str, Any], tool: ToolSpec, said: _Said) -> list[Any]:
+    if "enum" in schema or "const" in schema:
+        return []
+    kinds = schema.get("type")
+    if kinds in ("integer", "number"):
+        return list(said.numbers())
+    items = schema.get("items")
+    if kinds == "array" and isinstance(items, dict) and items.get("type") == "string" and "enum" not in items:
+        return [*said.quotes, *_plain_words(said)]
+    if kinds != "string":
+        return []
+    return _strings(name, schema, tool, said)
+
+
+def _strings(name: str, schema: Mapping[str, Any], tool: ToolSpec, said: _Said) -> list[str]:
+    words = set(split_identifiers(name).split())
+    if _is_pair_half(name, tool) and said.pairs():
+        return [pair[name == "repo"] for pair in said.pairs()]
+    kind = _kind(words, schema)
+    if kind is not None:
+        found = said.of(kind)
+        if kind is SpanKind.PATH and "repo" in tool.properties:
+            repositories = {f"{owner}/{repo}" for owner, repo in said.pairs() if not _FILE.fullmatch(repo)}
+            found = [part for part in found if part.split("#")[0] not in repositories] or found
+        return found or _any_text(said)
+    if words & _FREE_WORDS:
+        return list(said.quotes) or [*said.phrases, *said.words]
+    return _any_text(said)
+
+
+def _kind(words: set[str], schema: Any) -> SpanKind | None:
+    given = _FORMATS.get(schema.get("format", "")) if isinstance(schema, dict) else None
+    return given or next((kind for kind, marks in _KIND_WORDS.items() if words & marks), None)
+
+
+def _any_text(said: _Said) -> list[str]:
+    halves = [half for pair in said.pairs() for half in pair]
+    return [*said.quotes, *halves, *_plain_words(said)]
+
+
+def _plain_words(said: _Said) -> list[str]:
+    return [word for word in said.words if not _is_number(word.lstrip("#"))] or list(said.words)
+
+
+def _looks_said(name: str, schema: Any, tool: ToolSpec, said: _Said) -> bool:
+    words = set(split_identifiers(name).split())
+    kind = _kind(words, schema)
+    if kind in (SpanKind.DATE, SpanKind.URL, SpanKind.HASH):
+        return bool(said.of(kind))
+    taken = [tool.properties[other] for other in tool.required if other in tool.properties]
+    if _is_pair_half(name, tool):
+        return bool(said.pairs())
+    if words & _FREE_WORDS and _type(schema) == "string":
+        free = [other for other in tool.required if set(split_identifiers(other).split()) & _FREE_WORDS]
+        return len(said.quotes) > len(free)
+    if words & _COUNT_WORDS and _type(schema) in ("integer", "number"):
+        return len(said.numbers()) > sum(_type(other) in ("integer", "number") for other in taken)
+    return False
+
+
+def _is_pair_half(name: str, tool: ToolSpec) -> bool:
+    return name in ("owner", "repo") and {"owner", "repo"} <= set(tool.properties)
+
+
+def _type(schema: Any) -> Any:
+    return schema.get("type") if isinstance(schema, dict) else None
+
+
+def _chosen(schema: Any, heard: set[str]) -> bool:
+    values = schema.get("enum") if isinstance(schema, dict) else None
+    texts = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+    return any(words and words <= heard for words in map(_stems, texts))
+
+
+def _stems(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in split_identifiers(text).split()}
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(?:\.\d+)?", text) is not None
