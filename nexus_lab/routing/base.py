@@ -162,7 +162,7 @@ class RoutingDecision:
         The best tools, best first.
     margin, dense_margin
         Score of the first candidate minus the second's: fused, and by cosine alone. A lone tool has no
-        rival, its margin is its score.
+        rival, its margin is its score; a tool that the request names may come first with a lower score.
     tau
         The margin from which a decision stands by itself.
     outcome, tool

@@ -28,7 +28,8 @@ class Ranking(NamedTuple):
     order
         Places of the tools, best first; ties go to the tool that was added first.
     margin
-        Fused score of the first minus the second's; of a lone tool, its score.
+        Fused score of the first minus the second's, below 0 where the request names the lower one; of a
+        lone tool, its score.
     fit
         Fused score of the first, which says whether it fits at all.
     """
@@ -53,9 +54,8 @@ def rank(stage: StageScores) -> Ranking:
     order = np.argsort(-ranked, kind="stable")
     if len(order) == 0:
         return Ranking(order, 0.0, 0.0)
-    best = float(ranked[order[0]])
-    margin = best if len(order) == 1 else best - float(ranked[order[1]])
-    return Ranking(order, margin, float(stage.fused[order[0]]))
+    fit = float(stage.fused[order[0]])
+    return Ranking(order, fit if len(order) == 1 else fit - float(stage.fused[order[1]]), fit)
 
 
 def judge(request: str, stage: StageScores, ranking: Ranking, *, tau: float, threshold: float) -> Verdict:

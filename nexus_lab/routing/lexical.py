@@ -82,10 +82,14 @@ class LexicalIndex:
         del self._documents[name]
         self._model = None
 
-    def scores(self, text: str) -> NDArray[np.float32]:
-        """Return float32 [n_tools] in [0, 1), tools in the order of their adding: BM25 / (BM25 + 8)."""
+    def fit(self) -> None:
+        """Make the statistics now, if tools came or went since."""
         if self._model is None:
             self._model = _fit(self._documents)
+
+    def scores(self, text: str) -> NDArray[np.float32]:
+        """Return float32 [n_tools] in [0, 1), tools in the order of their adding: BM25 / (BM25 + 8)."""
+        self.fit()
         vocabulary: Mapping[str, int] = self._model.vocab_dict if self._model else {}
         known = [word for word in words(text)[:_LONGEST_REQUEST] if word in vocabulary]
         if not known:

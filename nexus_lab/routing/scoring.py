@@ -105,6 +105,7 @@ class Scorer:
             if on_progress is not None:
                 on_progress(f"embedding {len(changed)} tools", start / len(changed))
             self._put(changed[start : start + _BUILD_BATCH])
+        self.lexical.fit()
         self.registry = registry
         self._finder = NameFinder(self.index.names, registry)
         self.examples = [pair for pair in self.examples if pair[0] in wanted]
