@@ -54,7 +54,7 @@ void BuddyArena::seed_free_blocks() {
     std::int32_t index = 0;
     while (index < n_units()) {
         const auto left = static_cast<std::uint32_t>(n_units() - index);
-        const int fits = std::bit_width(left) - 1;
+        const auto fits = static_cast<int>(std::bit_width(left)) - 1;
         const int aligned = index == 0 ? fits : std::countr_zero(static_cast<std::uint32_t>(index));
         const int order = std::min(fits, aligned);
         push_free(index, order);

@@ -12,6 +12,7 @@ namespace nexus {
 
 // One region of memory handed out in power-of-two blocks; freed neighbours merge again. All bookkeeping is
 // made in the constructor: allocate and release touch no other allocator. Any thread may call.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): the padding is the point
 class alignas(kContentionLine) BuddyArena {
   public:
     struct Counters {

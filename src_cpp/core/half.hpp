@@ -27,7 +27,7 @@ inline float to_float(Half value) noexcept {
 
 // Rounds to nearest, ties to even, over the whole range: subnormals, overflow to infinity, quiet NaN.
 inline Half to_half(float value) noexcept {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+    const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (bits >> 16U) & 0x8000U;
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
     std::uint32_t result = 0;

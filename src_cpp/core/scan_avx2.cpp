@@ -10,23 +10,19 @@ namespace {
 struct Avx2 {
     using Acc = __m256i;
     struct Query {
-        __m256i low, high, low_magnitude, high_magnitude;
+        __m256i numbers, magnitude;
     };
+    enum : size_t { kPart = 32 };
 
     static __m256i read(const void* at) { return _mm256_load_si256(static_cast<const __m256i*>(at)); }
     static Acc zero() { return _mm256_setzero_si256(); }
-    static Query load(const ScanJob& job, size_t chunk) {
-        const int8_t* query = job.query + chunk * kChunkBytes;
-        const uint8_t* magnitude = job.magnitude + chunk * kChunkBytes;
-        return {read(query), read(query + 32), read(magnitude), read(magnitude + 32)};
-    }
-    static Acc add_half(Acc acc, __m256i row, __m256i query, __m256i magnitude) {
-        const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(row, query));
-        return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    static Query load(const ScanJob& job, size_t start) {
+        return {read(job.query + start), read(job.magnitude + start)};
     }
     static Acc add(Acc acc, const int8_t* row, const Query& query) {
-        acc = add_half(acc, read(row), query.low, query.low_magnitude);
-        return add_half(acc, read(row + 32), query.high, query.high_magnitude);
+        const __m256i signed_row = _mm256_sign_epi8(read(row), query.numbers);
+        const __m256i pairs = _mm256_maddubs_epi16(query.magnitude, signed_row);
+        return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
     static void store(const Acc* acc, const int32_t* /*row_sums*/, int32_t* dots) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(dots), sum_each(acc));

@@ -11,16 +11,15 @@ namespace {
 struct Avx512Vnni {
     using Acc = __m512i;
     using Query = __m512i;
+    enum : size_t { kPart = 64 };
 
     static Acc zero() { return _mm512_setzero_si512(); }
-    static Query load(const ScanJob& job, size_t chunk) {
-        return _mm512_load_si512(job.biased + chunk * kChunkBytes);
-    }
+    static Query load(const ScanJob& job, size_t start) { return _mm512_load_si512(job.biased + start); }
     static Acc add(Acc acc, const int8_t* row, const Query& query) {
         return _mm512_dpbusd_epi32(acc, query, _mm512_load_si512(row));
     }
     static void store(const Acc* acc, const int32_t* row_sums, int32_t* dots) {
-        __m256i halves[kTileRows];
+        __m256i halves[kTileRows];  // NOLINT(modernize-avoid-c-arrays): see scan_job.hpp
         for (size_t row = 0; row < kTileRows; ++row) {
             halves[row] =
                 _mm256_add_epi32(_mm512_castsi512_si256(acc[row]), _mm512_extracti64x4_epi64(acc[row], 1));

@@ -2,8 +2,10 @@
 
 // Included by files that are compiled for wider instruction sets than the rest: nothing here may pull in
 // inline functions of the standard library, whose copies the linker could pick for every processor.
+// The C names of these headers are macros and types only. NOLINTBEGIN(modernize-deprecated-headers)
 #include <stddef.h>
 #include <stdint.h>
+// NOLINTEND(modernize-deprecated-headers)
 
 namespace nexus::detail {
 

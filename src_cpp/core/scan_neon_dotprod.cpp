@@ -8,21 +8,12 @@ namespace {
 
 struct NeonDotProduct {
     using Acc = int32x4_t;
-    struct Query {
-        int8x16_t part[4];
-    };
+    using Query = int8x16_t;
+    enum : size_t { kPart = 16 };
 
     static Acc zero() { return vdupq_n_s32(0); }
-    static Query load(const ScanJob& job, size_t chunk) {
-        const int8_t* query = job.query + chunk * kChunkBytes;
-        return {{vld1q_s8(query), vld1q_s8(query + 16), vld1q_s8(query + 32), vld1q_s8(query + 48)}};
-    }
-    static Acc add(Acc acc, const int8_t* row, const Query& query) {
-        for (size_t i = 0; i < 4; ++i) {
-            acc = vdotq_s32(acc, vld1q_s8(row + 16 * i), query.part[i]);
-        }
-        return acc;
-    }
+    static Query load(const ScanJob& job, size_t start) { return vld1q_s8(job.query + start); }
+    static Acc add(Acc acc, const int8_t* row, Query query) { return vdotq_s32(acc, vld1q_s8(row), query); }
     static void store(const Acc* acc, const int32_t* /*row_sums*/, int32_t* dots) {
         for (size_t row = 0; row < kTileRows; ++row) {
             dots[row] = vaddvq_s32(acc[row]);

@@ -6,11 +6,12 @@ namespace {
 struct Scalar {
     using Acc = int32_t;
     using Query = const int8_t*;
+    enum : size_t { kPart = kChunkBytes };
 
     static Acc zero() { return 0; }
-    static Query load(const ScanJob& job, size_t chunk) { return job.query + chunk * kChunkBytes; }
+    static Query load(const ScanJob& job, size_t start) { return job.query + start; }
     static Acc add(Acc acc, const int8_t* row, Query query) {
-        for (size_t i = 0; i < kChunkBytes; ++i) {
+        for (size_t i = 0; i < kPart; ++i) {
             acc += int32_t{row[i]} * int32_t{query[i]};
         }
         return acc;

@@ -3,7 +3,8 @@
 #include <immintrin.h>
 
 namespace nexus::detail {
-namespace {
+// Each file that includes this is compiled for another instruction set and must keep its own copy.
+namespace {  // NOLINT(cert-dcl59-cpp)
 
 // Sums of eight vectors of eight 32-bit numbers each, in order.
 inline __m256i sum_each(const __m256i* eight) {

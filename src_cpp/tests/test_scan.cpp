@@ -243,11 +243,10 @@ struct EmulatedVnni {
         std::int32_t lane[16];
     };
     using Query = const std::uint8_t*;
+    static constexpr std::size_t kPart = 64;
 
     static Acc zero() { return {}; }
-    static Query load(const nexus::detail::ScanJob& job, std::size_t chunk) {
-        return job.biased + chunk * nexus::detail::kChunkBytes;
-    }
+    static Query load(const nexus::detail::ScanJob& job, std::size_t start) { return job.biased + start; }
     static Acc add(Acc acc, const std::int8_t* row, Query query) {
         for (std::size_t lane = 0; lane < 16; ++lane) {
             for (std::size_t i = 4 * lane; i < 4 * lane + 4; ++i) {
