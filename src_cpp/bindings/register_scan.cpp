@@ -95,11 +95,21 @@ Result top_k_pooled(const GuardedMatrix& self, const Query& query, const ExactAr
 }
 
 Array<std::int32_t> dots(const GuardedMatrix& self, const Query& query) {
-    Array<std::int32_t> out(static_cast<py::ssize_t>(self.get().size()));
     const auto numbers = as_span(query, "query");
-    const auto target = span_of(out);
-    self.search([&](const Int8Matrix& matrix) { matrix.dots(numbers, target); });
-    return out;
+    while (true) {
+        Array<std::int32_t> out(static_cast<py::ssize_t>(self.get().size()));
+        const auto target = span_of(out);
+        bool fits = false;
+        self.search([&](const Int8Matrix& matrix) {
+            fits = matrix.size() == target.size();  // a writer may have come between
+            if (fits) {
+                matrix.dots(numbers, target);
+            }
+        });
+        if (fits) {
+            return out;
+        }
+    }
 }
 
 Numbers rows(const GuardedMatrix& self) {

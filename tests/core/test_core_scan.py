@@ -181,6 +181,8 @@ def test_searching_while_rows_are_added():
             ids, dots, _ = matrix.top_k(rows[7].copy(), 1)
             if ids[0] != 7 or dots[0] != top[1][0]:
                 wrong.append((ids, dots))
+            if matrix.dots(rows[7].copy())[7] != top[1][0]:
+                wrong.append("dots")
 
     threads = [threading.Thread(target=search) for _ in range(2)]
     for thread in threads:
