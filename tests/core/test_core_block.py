@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import hashlib
 import struct
 from pathlib import Path
@@ -217,3 +218,22 @@ def test_names_of_frequency_factors():
     factors = np.array([1, 2, 3], dtype=np.float32)
     assert _core.rope_factors_hash(None) == b"\0" * 8
     assert _core.rope_factors_hash(factors) == hashlib.sha256(factors.tobytes()).digest()[:8]
+
+
+def test_a_file_of_version_1_is_read_as_ever(tmp_path: Path):
+    path = tmp_path / "old.atb"
+    fixture = Path(__file__).parent / "fixtures" / "block_v1.atb.gz"
+    path.write_bytes(gzip.decompress(fixture.read_bytes()))
+    block = _core.BlockFile(path)
+    block.verify()
+    header = block.header
+    assert (header.anchor, header.n_tokens, header.n_layer, header.v_trans) == (64, 3, 2, True)
+    assert (header.pairing, header.n_rot, header.head_dim, header.n_ctx_orig) == ("norm", 4, 8, 8192)
+    assert (header.rope_base, header.rope_scale) == (100000.0, 0.5)
+    assert (header.ext_factor, header.attn_factor) == (0.25, 1.5)
+    assert header.rope_factors_hash == bytes(range(1, 9))
+    assert (header.fingerprint, header.context_hash) == (bytes(range(16)), bytes(range(16, 32)))
+    assert block.tokens.tolist() == [11, 22, 33]
+    steps = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
+    assert np.array_equal(block.key(1), steps + 2)
+    assert np.array_equal(block.value(0), steps.ravel()[:12].reshape(3, 4) - 1)
