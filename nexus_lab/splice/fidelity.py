@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NoiseFloor", "Shadow", "logits_of", "noise_floor", "prompt_tokens", "shadow_prefill"]
 
 # The floor has a heavy tail and differs between texts by a factor of three, so one text is not enough.
-_FLOOR_TEXTS, _FLOOR_CONTEXT, _FLOOR_PROBE = 3, 256, 96
+_FLOOR_TEXTS, _FLOOR_CONTEXT, _FLOOR_PROBE = 3, 256, 64
 _SPLIT = 96
 _SEED = 20_001
 
@@ -159,7 +159,7 @@ def _block_drift(engine: Engine, reference: int, spliced: int, start: int, stop:
 def noise_floor(engine: Engine) -> NoiseFloor:
     """Measure the model's noise floor, or return what was measured for this engine before.
 
-    The first time takes about 350 free cells and the prefill of some 1,700 tokens.
+    The first time takes about 350 free cells and the prefill of some 1,500 tokens.
     """
     found = _floors.get(engine)
     if found is None:

@@ -64,7 +64,7 @@ def test_a_small_run_gives_every_figure_in_the_one_form(bundled_engine: Engine, 
         contexts=("system",),
         repairs=(bench.Repair("leading", 0.25), bench.Repair("trailing", None)),
         speed_depth=64,
-        repeats=2,
+        repeats=1,
         folder=tmp_path / "blocks",
         on_progress=lambda *step: steps.append(step),
     )
