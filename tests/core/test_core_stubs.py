@@ -30,7 +30,7 @@ def test_stubs_match_the_module(tmp_path: Path):
     )
     generated = (tmp_path / "nexus_lab" / "_core.pyi").read_text(encoding="utf-8")
     assert _normalised(COMMITTED.read_text(encoding="utf-8")) == _normalised(generated), (
-        "regenerate with: python -m pybind11_stubgen nexus_lab._core -o . "
+        "the stubs are stale: CONTRIBUTING.md says how to regenerate them"
     )
 
 
