@@ -6,9 +6,9 @@ The public names load on first use, so that importing the package stays cheap.
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
@@ -39,24 +39,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "nexus_lab.agent",
-    "Engine": "nexus_lab.engine",
-    "Profile": "nexus_lab.settings",
-    "Router": "nexus_lab.routing",
-    "load_profile": "nexus_lab.settings",
-    "load_registry": "nexus_lab.registry",
-    "read_session": "nexus_lab.trace",
-    "save_profile": "nexus_lab.settings",
+    "Agent": "agent",
+    "Engine": "engine",
+    "Profile": "settings",
+    "Router": "routing",
+    "load_profile": "settings",
+    "load_registry": "registry",
+    "read_session": "trace",
+    "save_profile": "settings",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

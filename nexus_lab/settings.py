@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "SettingsError", "list_profiles", "load_profile", "save_profile"]
 
 _CURVE = "R(n_past) = r_base + (n_past - m) / (m (k - 1)) * (1 - r_base)"
-_SPLICE_MODE = re.compile(r"splice\((exact|bounded\((?P<epsilon>[0-9.eE+-]+)\)|paper)\)")
+_SPLICE_MODE = re.compile(r"splice\((exact|fixed|bounded\((?P<epsilon>[0-9.eE+-]+)\)|paper)\)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -45,11 +45,11 @@ class Profile:
         Candidates kept per decision, and rows of the table.
     schema_mode
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
-        ``splice(bounded(EPSILON))`` or ``splice(paper)``.
+        ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
     repair
-        Repair strategy of a splice: ``leading``, ``trailing``, ``none`` or ``full``.
+        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``none`` or ``full``.
     repair_budget
-        Fraction of the block recomputed by ``leading``, in [0, 1].
+        Fraction of the block that ``leading`` recomputes, in [0, 1].
     policy
         Cache policy between turns: ``full`` or ``rolling_drop`` (with `keep_responses`).
     keep_responses
@@ -168,7 +168,7 @@ def _check_splice(profile: Profile) -> None:
     _require(
         profile.schema_mode in ("signature", "full") or match is not None,
         f"unknown schema mode {profile.schema_mode!r}",
-        "choose signature, full, splice(exact), splice(bounded(0.02)) or splice(paper)",
+        "choose signature, full, splice(exact), splice(bounded(0.02)), splice(paper) or splice(fixed)",
     )
     if match is not None and match["epsilon"] is not None:
         _require(

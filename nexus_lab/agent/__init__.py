@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.agent.base import Emitter, Event, EventKind, Observer, Status
 
 if TYPE_CHECKING:
@@ -32,10 +32,4 @@ _LAZY = {
     "TurnOutcome": "turn",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"nexus_lab.agent.{_LAZY[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

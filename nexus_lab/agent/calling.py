@@ -11,9 +11,9 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.arguments import (
     ArgumentsError,
     ArgumentsRejected,
-    build_grammar,
-    mentioned,
+    ProjectionKind,
     parse_arguments,
+    plan_call,
     repair_message,
     tool_text,
     validate,
@@ -74,7 +74,7 @@ def call_opening(tool: str) -> str:
 
 
 class CallWriter:
-    """Writes calls with one engine; keeps the grammars of the tools it has seen.
+    """Writes calls with one engine, under a grammar made for each request.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class CallWriter:
     def __init__(self, engine: Engine, emitter: Emitter) -> None:
         self._engine = engine
         self._emitter = emitter
-        self._plans: dict[tuple[ToolSpec, frozenset[str]], GrammarPlan] = {}
+        self._reported: set[tuple[ToolSpec, str, str, ProjectionKind]] = set()
 
     def write(
         self,
@@ -105,10 +105,11 @@ class CallWriter:
         Parameters
         ----------
         request, history
-            What the user says and the messages before it; optional arguments that they do not speak of are
-            left out.
+            What the user says and the messages before it. Values come from there, and optional arguments
+            that they do not speak of are left out.
         """
-        plan = self._plan(spec, mentioned(spec, request, history))
+        plan = plan_call(spec, request, history)
+        self._report(spec, plan)
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
@@ -150,19 +151,19 @@ class CallWriter:
         conversation.close_reply(f"{opening}{generation.text}}}")
         return generation.text, opened + generation.ttft_s, len(generation.tokens)
 
-    def _plan(self, spec: ToolSpec, optional: frozenset[str]) -> GrammarPlan:
-        plan = self._plans.get((spec, optional))
-        if plan is None:
-            plan = build_grammar(spec.input_schema, tool=spec.name, optional=optional)
-            self._plans[spec, optional] = plan
-            for part in plan.projected:
-                self._emitter.point(
-                    EventKind.ARGUMENTS,
-                    "schema keyword projected",
-                    departure=part.kind.value,
-                    contents={"tool": spec.name, "path": part.path, "keyword": part.keyword},
-                )
-        return plan
+    def _report(self, spec: ToolSpec, plan: GrammarPlan) -> None:
+        """Tell once per tool what its schema lost to the grammar; what a request narrows is not a loss."""
+        for part in plan.unchecked:
+            key = (spec, part.path, part.keyword, part.kind)
+            if key in self._reported:
+                continue
+            self._reported.add(key)
+            self._emitter.point(
+                EventKind.ARGUMENTS,
+                "schema keyword projected",
+                departure=part.kind.value,
+                contents={"tool": spec.name, "path": part.path, "keyword": part.keyword},
+            )
 
 
 def _read(text: str, spec: ToolSpec) -> tuple[dict[str, Any] | None, ArgumentsError | None]:

@@ -98,7 +98,7 @@ class Conversation:
     @property
     def tokens(self) -> tuple[int, ...]:
         """Logical tokens so far."""
-        return tuple(int(token) for token in self.runner.snapshot.state.tokens)
+        return tuple(self.runner.snapshot.state.tokens.tolist())
 
     @property
     def is_plain(self) -> bool:

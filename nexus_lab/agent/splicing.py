@@ -11,11 +11,9 @@ from nexus_lab.agent.rows import FidelityRow
 from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.splice import (
-    Bounded,
-    choose,
+    choose_for,
     compare_logits,
     is_anchored,
-    load_calibration,
     noise_floor,
     parse_contract,
     why_not,
@@ -140,20 +138,7 @@ class Splicer:
             raise NexusError(f"{profile.schema_mode} does not splice", next_step="choose a splice mode")
         preceding = conversation.tokens if conversation.is_plain else None
         anchored = is_anchored(self._engine, block, n_past=n_past, preceding=preceding)
-        calibration = None
-        if isinstance(contract, Bounded) and not anchored:
-            calibration = load_calibration(
-                self._engine.info.fingerprint,
-                block.context_hash.hex(),
-                flash_attention=self._engine.schedule.flash_attention,
-            )
-        choice = choose(
-            contract,
-            n_tokens=block.n_tokens,
-            n_past=n_past,
-            anchored=anchored,
-            calibration=calibration,
-        )
+        choice = choose_for(self._engine, block, contract, n_past, anchored=anchored)
         return choice, anchored
 
     def _splice(
@@ -199,7 +184,14 @@ class Splicer:
                 span.decline(Decline("shadow_no_room", reason, "no fidelity for this splice"))
                 span.add(spliced.row)
                 return spliced.row
-            row = self._measure(conversation, spliced, prompt, reply)
+            try:
+                row = self._measure(conversation, spliced, prompt, reply)
+            except Cancelled:
+                raise
+            except NexusError as error:
+                # The turn does not depend on what is only measured beside it.
+                span.decline(Decline("shadow_failed", str(error), "no fidelity for this splice"))
+                row = spliced.row
             span.add(row)
             return row
 

@@ -5,9 +5,9 @@ llguidance and jsonschema load when a grammar is built or a call is checked.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.arguments.base import (
     ArgumentsError,
     ArgumentsRejected,
@@ -56,10 +56,4 @@ __all__ = [
 
 _NUMERIC = ("ToolNameTrie", "TrieMask")  # they bring numpy
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _NUMERIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.trie"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NUMERIC, "trie"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.grammar import build_grammar
+from nexus_lab.arguments.zones import zones_said
 from nexus_lab.routing import SpanKind, normalise, split_identifiers
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _STOP = frozenset(
 # Words in the name of an argument that say what its values look like.
 _KIND_WORDS = {
     SpanKind.DATE: frozenset({"date", "since", "until", "before", "after", "start", "end", "day"}),
+    SpanKind.TIME: frozenset({"time", "hour"}),
     SpanKind.URL: frozenset({"url", "uri", "link", "href", "website"}),
     SpanKind.PATH: frozenset({"path", "file", "filename", "directory", "folder", "source", "destination"}),
     SpanKind.HASH: frozenset({"sha", "hash", "commit", "revision"}),
@@ -44,8 +46,14 @@ _KIND_WORDS = {
 _FREE_WORDS = frozenset(
     {"query", "body", "text", "content", "message", "comment", "title", "description", "q", "prompt"}
 )
+_ZONE_WORDS = frozenset({"timezone", "tz"})
 _COUNT_WORDS = frozenset({"number", "id"})
-_FORMATS = {"date": SpanKind.DATE, "date-time": SpanKind.DATE, "uri": SpanKind.URL}
+_FORMATS = {
+    "date": SpanKind.DATE,
+    "date-time": SpanKind.DATE,
+    "time": SpanKind.TIME,
+    "uri": SpanKind.URL,
+}
 
 
 @dataclass(slots=True)
@@ -185,6 +193,8 @@ def _strings(name: str, schema: Mapping[str, Any], tool: ToolSpec, said: _Said) 
     words = set(split_identifiers(name).split())
     if _is_pair_half(name, tool) and said.pairs():
         return [pair[name == "repo"] for pair in said.pairs()]
+    if words & _ZONE_WORDS or {"time", "zone"} <= words:
+        return zones_said([*said.quotes, *said.phrases, *said.words]) or _any_text(said)
     kind = _kind(words, schema)
     if kind is not None:
         found = said.of(kind)
@@ -214,7 +224,7 @@ def _plain_words(said: _Said) -> list[str]:
 def _looks_said(name: str, schema: Any, tool: ToolSpec, said: _Said) -> bool:
     words = set(split_identifiers(name).split())
     kind = _kind(words, schema)
-    if kind in (SpanKind.DATE, SpanKind.URL, SpanKind.HASH):
+    if kind in (SpanKind.DATE, SpanKind.TIME, SpanKind.URL, SpanKind.HASH):
         return bool(said.of(kind))
     taken = [tool.properties[other] for other in tool.required if other in tool.properties]
     if _is_pair_half(name, tool):

@@ -43,7 +43,6 @@ class DemoRun:
     session: Path
     report: Path
     steps: list[DemoStep] = field(default_factory=list)
-    arena: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nexus_lab.digests import remembered_sha256
 from nexus_lab.engine.base import ModelEntry
 from nexus_lab.engine.errors import (
     EngineError,
@@ -22,7 +21,6 @@ from nexus_lab.engine.errors import (
 from nexus_lab.engine.gguf_file import GgufFile, read_gguf
 from nexus_lab.engine.machine import memory_bytes
 from nexus_lab.errors import Decline
-from nexus_lab.paths import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,33 +136,7 @@ def check_generates(gguf: GgufFile) -> None:
 
 def file_sha256(path: Path) -> str:
     """Hex digest of the file, remembered by path, size and time of change."""
-    stat = path.stat()
-    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-    store = cache_dir() / "sha256.json"
-    known = _read_digests(store)
-    if key not in known:
-        digest = hashlib.sha256()
-        with path.open("rb") as handle:
-            while block := handle.read(_CHUNK):
-                digest.update(block)
-        known[key] = digest.hexdigest()
-        _write_digests(store, known)
-    return known[key]
-
-
-def _read_digests(store: Path) -> dict[str, str]:
-    try:
-        values = json.loads(store.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _write_digests(store: Path, known: dict[str, str]) -> None:
-    try:
-        atomic_write(store, json.dumps(known, indent=1).encode())
-    except OSError:
-        return  # a read-only home only costs the next load some time
+    return remembered_sha256(path, record="sha256.json")
 
 
 def _bundled_path() -> Path:

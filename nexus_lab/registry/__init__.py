@@ -6,9 +6,9 @@ Tools come from lists and documents (`load_registry`, which starts nothing) or f
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.registry.base import Problem, ProblemKind, Severity, ToolResult, ToolSpec, schema_text
 from nexus_lab.registry.checks import check_registry_schemas, check_tool, load_jsonschema
 from nexus_lab.registry.collection import Registry
@@ -80,15 +80,9 @@ __all__ = [
 ]
 
 _LIVE = {
-    "McpServer": "nexus_lab.registry.server",
-    "Toolbox": "nexus_lab.registry.toolbox",
-    "connect": "nexus_lab.registry.toolbox",
+    "McpServer": "server",
+    "Toolbox": "toolbox",
+    "connect": "toolbox",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LIVE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_LIVE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _LIVE)

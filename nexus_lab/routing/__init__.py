@@ -5,9 +5,9 @@ Torch, sentence-transformers and the native core load with the first router.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.routing.base import (
     CalibrationError,
     Candidate,
@@ -100,10 +100,4 @@ _HOMES = {
     "save_calibration": "calibration",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

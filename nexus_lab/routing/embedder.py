@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.paths import atomic_write, cache_dir
+from nexus_lab.digests import remembered_sha256
 from nexus_lab.routing.base import EmbedderError
 
 if TYPE_CHECKING:
@@ -234,27 +233,4 @@ def _weights_digest(folder: Path) -> str:
         raise EmbedderError(
             f"{folder} holds no weights", next_step=f"expected one of {', '.join(_WEIGHTS)} in that folder"
         )
-    status = weights.stat()
-    key = str(weights.resolve())
-    stamp = [status.st_size, status.st_mtime_ns]
-    record = cache_dir() / "weights.json"
-    known = _read_record(record)
-    entry = known.get(key)
-    if isinstance(entry, dict) and entry.get("stamp") == stamp and isinstance(entry.get("sha256"), str):
-        return str(entry["sha256"])
-    with weights.open("rb") as handle:
-        digest = hashlib.file_digest(handle, "sha256").hexdigest()
-    try:
-        known[key] = {"stamp": stamp, "sha256": digest}
-        atomic_write(record, json.dumps(known, indent=1).encode())
-    except OSError as error:
-        logger.debug("the digest is not remembered: %s", error)
-    return digest
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    return remembered_sha256(weights, record="weights.json")

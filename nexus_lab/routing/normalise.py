@@ -22,6 +22,7 @@ class SpanKind(StrEnum):
     URL = "url"
     PATH = "path"
     DATE = "date"
+    TIME = "time"
     HASH = "hash"
     NUMBER = "number"
 
@@ -50,6 +51,7 @@ _PATTERNS = (
     (SpanKind.URL, re.compile(r"\bhttps?://\S+|\bwww\.\S+")),
     (SpanKind.PATH, re.compile(r"(?<![\w/])~?/?[\w.@-]+(?:/[\w.@-]+)+/?(?:#\d+)?|(?<![\w/])[~/][\w.@/-]+")),
     (SpanKind.DATE, re.compile(r"\b\d{4}-\d\d-\d\d(?:T[\d:.]+Z?)?\b")),
+    (SpanKind.TIME, re.compile(r"\b\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:\s?[AaPp][Mm]\b)?")),
     (SpanKind.HASH, re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")),
     (SpanKind.NUMBER, re.compile(r"#?\b\d+(?:[.,]\d+)*\b")),
 )

@@ -31,6 +31,7 @@ from nexus_lab.splice.contracts import (
     Choice,
     ContractError,
     Exact,
+    Fixed,
     Paper,
     SpliceContract,
     choose,
@@ -51,7 +52,7 @@ from nexus_lab.splice.measures import (
 )
 from nexus_lab.splice.model import SpliceUnavailable, model_header
 from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
-from nexus_lab.splice.splicer import is_anchored, splice_block, why_not
+from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
 from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
 from nexus_lab.splice.trials import (
     Reference,
@@ -81,6 +82,7 @@ __all__ = [
     "DriftError",
     "Exact",
     "Fidelity",
+    "Fixed",
     "Full",
     "KVDrift",
     "Leading",
@@ -108,6 +110,7 @@ __all__ = [
     "block_id",
     "calibrate",
     "choose",
+    "choose_for",
     "compare_logits",
     "context_hash",
     "growing_prefix",

@@ -1,4 +1,4 @@
-"""What a caller can ask of a splice: ``exact``, ``bounded(epsilon)`` or ``paper``."""
+"""What a caller can ask of a splice: ``exact``, ``bounded(epsilon)``, ``paper`` or ``fixed``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from nexus_lab.errors import Decline, NexusError
-from nexus_lab.splice.strategies import Full, NoRepair, Trailing, strategy
+from nexus_lab.splice.strategies import Full, Leading, NoRepair, Trailing, strategy
 
 if TYPE_CHECKING:
     from nexus_lab.settings import Profile
-    from nexus_lab.splice.base import RepairPlan
+    from nexus_lab.splice.base import RepairPlan, RepairStrategy
     from nexus_lab.splice.calibration import Calibration
 
 __all__ = [
@@ -19,13 +19,14 @@ __all__ = [
     "Choice",
     "ContractError",
     "Exact",
+    "Fixed",
     "Paper",
     "SpliceContract",
     "choose",
     "parse_contract",
 ]
 
-_MODE = re.compile(r"splice\((?P<kind>exact|paper|bounded\((?P<epsilon>[^()]*)\))\)")
+_MODE = re.compile(r"splice\((?P<kind>exact|paper|fixed|bounded\((?P<epsilon>[^()]*)\))\)")
 
 
 class ContractError(NexusError):
@@ -62,7 +63,17 @@ class Paper:
         return "paper"
 
 
-SpliceContract: TypeAlias = Exact | Bounded | Paper
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Splice, then repair as a strategy and its own budget say; nothing is promised of the result."""
+
+    repair: RepairStrategy
+
+    def __str__(self) -> str:
+        return "fixed"
+
+
+SpliceContract: TypeAlias = Exact | Bounded | Paper | Fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +90,11 @@ def parse_contract(schema_mode: str, profile: Profile | None = None) -> SpliceCo
     Parameters
     ----------
     schema_mode
-        ``signature``, ``full``, ``splice(exact)``, ``splice(bounded(EPSILON))`` or ``splice(paper)``.
+        ``signature``, ``full``, ``splice(exact)``, ``splice(bounded(EPSILON))``, ``splice(paper)`` or
+        ``splice(fixed)``.
     profile
-        Gives the constants of the paper's curve; its defaults stand in when absent.
+        Gives the constants of the paper's curve, and the repair of ``fixed``; its defaults stand in when
+        absent.
 
     Returns
     -------
@@ -99,12 +112,15 @@ def parse_contract(schema_mode: str, profile: Profile | None = None) -> SpliceCo
     if match is None:
         raise ContractError(
             f"unknown schema mode {schema_mode!r}",
-            next_step="choose signature, full, splice(exact), splice(bounded(0.02)) or splice(paper)",
+            next_step="choose signature, full, splice(exact), splice(bounded(0.02)), splice(paper) "
+            "or splice(fixed)",
         )
     if match["epsilon"] is not None:
         return Bounded(_epsilon(match["epsilon"], schema_mode))
     if match["kind"] == "exact":
         return Exact()
+    if match["kind"] == "fixed":
+        return Fixed(strategy(profile.repair, profile) if profile else Leading())
     return Paper(profile.k, profile.m, profile.r_base) if profile else Paper()
 
 
@@ -131,6 +147,8 @@ def choose(
     """
     if isinstance(contract, Paper):
         return Choice(Trailing(contract.k, contract.m, contract.r_base).plan(n_tokens, n_past))
+    if isinstance(contract, Fixed):
+        return Choice(contract.repair.plan(n_tokens, n_past))
     if anchored:
         return Choice(NoRepair().plan(n_tokens, n_past))
     if isinstance(contract, Exact):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nexus_lab.splice.calibration import Calibration
     from nexus_lab.splice.contracts import SpliceContract
 
-__all__ = ["is_anchored", "splice_block", "why_not"]
+__all__ = ["choose_for", "is_anchored", "splice_block", "why_not"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def splice_block(
         elif contract is None:
             choice = Choice((strategy or Leading()).plan(block.n_tokens, n_past, budget))
         else:
-            choice = _by_contract(engine, block, contract, n_past, calibration, anchored=anchored)
+            choice = choose_for(engine, block, contract, n_past, calibration, anchored=anchored)
         check_s = perf_counter() - started
         written = _write(engine, seq, block, choice.plan, n_past=n_past, rest=rest, arena=arena)
     if choice.declined is not None:
@@ -139,15 +139,24 @@ def is_anchored(engine: Engine, block: ToolBlock, *, n_past: int, preceding: Seq
     )
 
 
-def _by_contract(
+def choose_for(
     engine: Engine,
     block: ToolBlock,
     contract: SpliceContract,
     n_past: int,
-    calibration: Calibration | None,
+    calibration: Calibration | None = None,
     *,
     anchored: bool,
 ) -> Choice:
+    """Turn a contract into a repair plan for `block` at position `n_past` of `engine`.
+
+    Parameters
+    ----------
+    calibration
+        Measured bounds for ``bounded``; by default those stored for this model and compile context.
+    anchored
+        As `is_anchored` says.
+    """
     if isinstance(contract, Bounded) and calibration is None and not anchored:
         calibration = load_calibration(
             engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention

@@ -6,9 +6,9 @@ into HTML, OTLP, Perfetto, CSV, Parquet or a single file.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nexus_lab._lazy import lazy_names
 from nexus_lab.trace.base import (
     BundleStatus,
     DamagedSession,
@@ -50,25 +50,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Redactor": "nexus_lab.trace.redact",
-    "Session": "nexus_lab.trace.session",
-    "SessionRecorder": "nexus_lab.trace.recorder",
-    "SpanNode": "nexus_lab.trace.tree",
-    "SpanTree": "nexus_lab.trace.tree",
-    "Target": "nexus_lab.trace.exporters",
-    "export": "nexus_lab.trace.exporters",
-    "read_session": "nexus_lab.trace.session",
-    "recover": "nexus_lab.trace.session",
+    "Redactor": "redact",
+    "Session": "session",
+    "SessionRecorder": "recorder",
+    "SpanNode": "tree",
+    "SpanTree": "tree",
+    "Target": "exporters",
+    "export": "exporters",
+    "read_session": "session",
+    "recover": "session",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

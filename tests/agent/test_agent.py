@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nexus_lab.agent import ApprovalRefused, EventKind, TurnOutcome
+from nexus_lab.agent import ApprovalRefused, EventKind, TurnOutcome, splicing
 from nexus_lab.agent.rows import OpRow
 from nexus_lab.arguments import ArgumentsError
 from nexus_lab.cache import Append, Drop, Repos
@@ -168,6 +168,26 @@ def test_a_repaired_splice_is_a_splice_and_a_repair_of_the_program(make_agent):
     assert turn.splice.path == "repaired"
     assert turn.splice.strategy == "trailing"
     assert 0 < turn.splice.repaired < turn.splice.n_tokens
+
+
+def test_a_fixed_repair_is_the_profiles_own(make_agent):
+    turn = make_agent("hello", schema_mode="splice(fixed)", repair="leading", repair_budget=0.5).ask(
+        "Say hello"
+    )
+    assert turn.splice.path == "repaired"
+    assert turn.splice.strategy == "leading"
+    assert turn.splice.repaired == -(-turn.splice.n_tokens // 2)
+
+
+def test_a_comparison_that_fails_costs_no_turn(make_agent, monkeypatch):
+    def full(_engine):
+        raise ContextFull(350, 100, 2048)
+
+    monkeypatch.setattr(splicing, "noise_floor", full)
+    turn = make_agent("hello", schema_mode="splice(exact)", shadow=True).ask("Say hello")
+    assert turn.outcome is TurnOutcome.CALLED
+    assert turn.splice.path == "anchored"
+    assert turn.splice.dkl is None
 
 
 def test_a_splice_is_measured_even_when_the_call_is_no_good(make_agent):

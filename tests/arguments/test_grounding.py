@@ -47,6 +47,14 @@ def accepts(plan: GrammarPlan, text: str) -> bool:
         ("Read https://example.com/a, please", "url", TEXT, ("https://example.com/a",)),
         ("Show src/main.py and .gitignore", "path", TEXT, ("src/main.py", ".gitignore")),
         ("What did c0ffee42 change?", "sha", TEXT, ("c0ffee42",)),
+        ("Meet at 14:30 or 9:05 pm", "time", TEXT, ("14:30", "9:05 pm")),
+        ("At 08:00:15 sharp", "at", {"type": "string", "format": "time"}, ("08:00:15",)),
+        (
+            "14:30 from Europe/Berlin in New York, not UTC",
+            "target_timezone",
+            TEXT,
+            ("America/New_York", "Europe/Berlin", "UTC"),
+        ),
         ('Comment "Looks good" and “Thanks”', "body", TEXT, ("Looks good", "Thanks")),
         (
             "Find login errors",

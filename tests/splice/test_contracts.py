@@ -17,7 +17,16 @@ from nexus_lab.splice.calibration import (
     load_calibration,
     save_calibration,
 )
-from nexus_lab.splice.contracts import Bounded, ContractError, Exact, Paper, choose, parse_contract
+from nexus_lab.splice.contracts import (
+    Bounded,
+    ContractError,
+    Exact,
+    Fixed,
+    Paper,
+    choose,
+    parse_contract,
+)
+from nexus_lab.splice.strategies import Leading
 
 
 def _calibration() -> Calibration:
@@ -39,7 +48,7 @@ def _calibration() -> Calibration:
     )
 
 
-@pytest.mark.parametrize("mode", ["splice(exact)", "splice(bounded(0.02))", "splice(paper)"])
+@pytest.mark.parametrize("mode", ["splice(exact)", "splice(bounded(0.02))", "splice(paper)", "splice(fixed)"])
 def test_every_mode_that_a_profile_accepts_is_read_and_written_back(mode: str):
     profile = Profile(schema_mode=mode, k=6, m=128, r_base=0.2)
     contract = parse_contract(profile.schema_mode, profile)
@@ -69,6 +78,14 @@ def test_exact_splices_only_behind_the_same_tokens():
     assert elsewhere.plan.kind is RepairKind.FULL
     assert elsewhere.declined is not None
     assert elsewhere.declined.code == "not_anchored"
+
+
+def test_fixed_repairs_as_the_profile_says_wherever_the_block_lands():
+    contract = parse_contract("splice(fixed)", Profile(schema_mode="splice(fixed)", repair_budget=0.5))
+    assert contract == Fixed(Leading(0.5))
+    for anchored in (True, False):
+        choice = choose(contract, n_tokens=200, n_past=64, anchored=anchored)
+        assert (choice.plan.kind, choice.plan.count, choice.declined) == (RepairKind.LEADING, 100, None)
 
 
 def test_paper_repairs_the_suffix_wherever_the_block_lands():
