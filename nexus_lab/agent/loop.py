@@ -168,8 +168,10 @@ class Agent:
         self.tools.cancel()
 
     def close(self) -> None:
-        """Give the sequences back. Engine and servers stay as they are."""
+        """Give the sequences back, warm ones included. Engine and servers stay as they are."""
         self.new_conversation()
+        with self.engine.turn():
+            self._pool.close()
 
     # -- the turn -----------------------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.rows import FidelityRow
 from nexus_lab.cache import Append, Repair, Splice
+from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.splice import (
     choose_for,
     compare_logits,
     is_anchored,
+    no_room,
     noise_floor,
     parse_contract,
     why_not,
@@ -177,17 +179,13 @@ class Splicer:
             and prompt took; unchanged when there was no room for the comparison, which is told.
         """
         with self._emitter.span(EventKind.FIDELITY, "shadow prefill", tool=spliced.row.tool) as span:
-            needed = len(spliced.tokens) + 2 * (len(prompt) + len(reply))
-            free = self._engine.n_ctx - self._engine.used_cells()
-            if needed > free:
-                reason = f"the comparison needs {needed} cells beside the conversation, and {free} are free"
-                span.decline(Decline("shadow_no_room", reason, "no fidelity for this splice"))
-                span.add(spliced.row)
-                return spliced.row
             try:
                 row = self._measure(conversation, spliced, prompt, reply)
             except Cancelled:
                 raise
+            except ContextFull as error:
+                span.decline(no_room(error))
+                row = spliced.row
             except NexusError as error:
                 # The turn does not depend on what is only measured beside it.
                 span.decline(Decline("shadow_failed", str(error), "no fidelity for this splice"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,12 +96,12 @@ def run(
     routed = [_routed(router, row) for row in rows]
     results: list[Result] = []
     for number, mode in enumerate(modes):
-        writer = _Writer(engine, settings.changed(schema_mode=mode))
         scored = []
-        for place, row in enumerate(rows):
-            if on_progress is not None:
-                on_progress(number * len(rows) + place, len(modes) * len(rows))
-            scored.append(score(writer.write(tools[row["gold_tool"]], row), row))
+        with closing(_Writer(engine, settings.changed(schema_mode=mode))) as writer:
+            for place, row in enumerate(rows):
+                if on_progress is not None:
+                    on_progress(number * len(rows) + place, len(modes) * len(rows))
+                scored.append(score(writer.write(tools[row["gold_tool"]], row), row))
         results += _figures(scored, routed if router is not None else None, mode)
     return ResultFile.now(
         "eval arguments",
@@ -166,6 +167,10 @@ class _Writer:
             )
         finally:
             conversation.close()
+
+    def close(self) -> None:
+        with self._engine.turn():
+            self._pool.close()
 
     def _replay(self, conversation: Conversation, context: Sequence[dict[str, Any]]) -> None:
         """Bring about the turns before the request; one without an answer gets an empty one."""

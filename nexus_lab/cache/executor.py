@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from nexus_lab.cache.base import BlockSource
     from nexus_lab.cache.program import CacheProgram
-    from nexus_lab.cache.slots import SequencePool
     from nexus_lab.cache.snapshots import SnapshotStore
     from nexus_lab.engine import Engine, SequenceState
 
@@ -67,22 +66,17 @@ class Executor:
     ----------
     engine
         Engine that owns the sequences.
-    pool
-        Evicts warm sequences when cells run out.
     store
         Keeps canonical copies of rows.
     blocks
         Where splices find their rows; None declines them.
     """
 
-    def __init__(
-        self, engine: Engine, pool: SequencePool, store: SnapshotStore, blocks: BlockSource | None
-    ) -> None:
+    def __init__(self, engine: Engine, store: SnapshotStore, blocks: BlockSource | None) -> None:
         self._engine = engine
-        self._pool = pool
         self._store = store
         self._blocks = blocks
-        self._rows = RowMover(engine, pool, store)
+        self._rows = RowMover(engine, store)
         self.on_progress: Callable[[int, int], None] | None = None
 
     def run(
@@ -309,11 +303,7 @@ class Executor:
     def _prefill(
         self, seq: int, tokens: NDArray[np.int32], logits: Literal["last", "none"], *, start: int
     ) -> NDArray[np.float32] | None:
-        return self._pool.with_room(
-            lambda: self._engine.prefill(
-                seq, tokens, start=start, logits=logits, on_progress=self.on_progress
-            )
-        )
+        return self._engine.prefill(seq, tokens, start=start, logits=logits, on_progress=self.on_progress)
 
 
 def _unchanged(op: CacheOp, before: Snapshot, target: CacheProgram) -> Outcome:

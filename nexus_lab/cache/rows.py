@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab._core import BuddyArena
-    from nexus_lab.cache.slots import SequencePool
     from nexus_lab.cache.snapshots import RowMap, Snapshot, SnapshotStore
     from nexus_lab.cache.state import CacheState
     from nexus_lab.engine import Engine, SequenceState
@@ -34,15 +32,12 @@ class RowMover:
     ----------
     engine
         Engine that owns the sequences.
-    pool
-        Evicts warm sequences when cells run out.
     store
         Keeps canonical copies.
     """
 
-    def __init__(self, engine: Engine, pool: SequencePool, store: SnapshotStore) -> None:
+    def __init__(self, engine: Engine, store: SnapshotStore) -> None:
         self._engine = engine
-        self._pool = pool
         self._store = store
         self._readable = "splice" not in engine.declines
 
@@ -73,7 +68,7 @@ class RowMover:
             try:
                 self._engine.copy_sequence(seq, parked, place, -1)
                 self._engine.remove(seq, place, -1)
-                self._pool.with_room(partial(self._engine.restore_state, fresh, parked))
+                self._engine.restore_state(fresh, parked)
                 self._engine.copy_sequence(parked, seq)
             except ContextFull:
                 self._engine.copy_sequence(parked, seq)
@@ -124,7 +119,7 @@ class RowMover:
 
     def restore(self, state: SequenceState, seq: int) -> None:
         """Add the rows of `state` to `seq`, evicting warm sequences where cells are short."""
-        self._pool.with_room(lambda: self._engine.restore_state(state, seq, append=True))
+        self._engine.restore_state(state, seq, append=True)
 
     def live(self, seq: int, positions: NDArray[Any], arena: BuddyArena | None) -> SequenceState:
         """Copy the rows at `positions` out of the context, in rising order of position."""

@@ -69,10 +69,11 @@ class ProgramRunner:
         if arena is not None and store is not None:
             raise RunnerError("an arena and a store were given", next_step="give one; a store has an arena")
         self._engine = engine
+        self._own_pool = pool is None
         self.pool = SequencePool(engine) if pool is None else pool
         self.store = SnapshotStore(arena) if store is None else store
-        self._rows = RowMover(engine, self.pool, self.store)
-        self._executor = Executor(engine, self.pool, self.store, blocks)
+        self._rows = RowMover(engine, self.store)
+        self._executor = Executor(engine, self.store, blocks)
         self._on_op = on_op
         self._seq: int | None = None
         self._borrowed = False
@@ -222,9 +223,14 @@ class ProgramRunner:
             return generation, self._result(start, records, began)
 
     def close(self) -> None:
-        """Give the sequence back; its plain prefix stays warm for others. Snapshots stay in the store."""
+        """Give the sequence back; in a pool that was given, its plain prefix stays warm for others.
+
+        Snapshots stay in the store.
+        """
         with self._engine.turn():
             self._give_back()
+            if self._own_pool:
+                self.pool.close()
 
     def __enter__(self) -> Self:
         return self

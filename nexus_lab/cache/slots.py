@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nexus_lab import _core
 from nexus_lab.cache.state import IntegrityError
-from nexus_lab.engine.errors import ContextFull, SequenceError
+from nexus_lab.engine.errors import SequenceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nexus_lab.cache.base import BatchSchedule
     from nexus_lab.cache.snapshots import RowMap, Snapshot
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["SequencePool", "SlotMatch"]
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 N_SLOTS = 32
 
@@ -83,6 +82,7 @@ class SequencePool:
         self._leased: set[int] = set()
         self._warm: dict[int, None] = {}
         self._evicted = 0
+        engine.on_pressure(self.evict_one)
 
     def lease(self) -> int:
         """Return an empty sequence; evicts the warm one that was used longest ago when none is free.
@@ -92,15 +92,9 @@ class SequencePool:
         SequenceError
             When every sequence is leased.
         """
-        while True:
-            try:
-                seq = self._engine.acquire_sequence()
-            except SequenceError:
-                if not self.evict_one():
-                    raise
-            else:
-                self._leased.add(seq)
-                return seq
+        seq = self._engine.acquire_sequence()
+        self._leased.add(seq)
+        return seq
 
     def publish(self, seq: int, snapshot: Snapshot) -> None:
         """Say what a leased sequence holds; later matches can copy its plain prefix.
@@ -166,21 +160,6 @@ class SequencePool:
         self._evicted += 1
         _LOG.debug("evicted warm sequence %d", seq)
         return True
-
-    def with_room(self, action: Callable[[], _T]) -> _T:
-        """Run `action`, evicting warm sequences for as long as it lacks cells.
-
-        Raises
-        ------
-        ContextFull
-            What `action` raised when nothing was left to evict.
-        """
-        while True:
-            try:
-                return action()
-            except ContextFull:
-                if not self.evict_one():
-                    raise
 
     def close(self) -> None:
         """Release all warm sequences."""

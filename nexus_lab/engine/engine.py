@@ -188,8 +188,11 @@ class Engine(ModelText):
             When all 32 are held.
         """
         with self._runtime.operation():
-            if not self._slots:
-                raise SequenceError(f"all {N_SLOTS} sequence slots are held", next_step="release one first")
+            while not self._slots:
+                if not self._runtime.reclaim():
+                    raise SequenceError(
+                        f"all {N_SLOTS} sequence slots are held", next_step="release one first"
+                    )
             return self._slots.pop()
 
     def release_sequence(self, seq: int) -> None:
@@ -199,6 +202,27 @@ class Engine(ModelText):
                 raise SequenceError(f"sequence {seq} is not held", next_step="release each slot once")
             self._slots.append(seq)
             self._runtime.roll_back(seq, 0)
+
+    def on_pressure(self, release: Callable[[], bool]) -> None:
+        """Have a method called, in the turn, whenever cells or sequence slots are short.
+
+        Parameters
+        ----------
+        release
+            A bound method that gives something dispensable back and says whether it did; held weakly.
+        """
+        self._runtime.reclaimers.append(weakref.WeakMethod(release))
+
+    def make_room(self, n_cells: int) -> None:
+        """Make sure that `n_cells` are free.
+
+        Raises
+        ------
+        ContextFull
+            When they are not, and nothing dispensable is left.
+        """
+        with self._runtime.operation():
+            self._runtime.make_room(n_cells)
 
     def scratch_sequence(self) -> AbstractContextManager[int]:
         """Lend a sequence for the block, which holds the turn; it is emptied at the end."""

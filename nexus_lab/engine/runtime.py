@@ -29,6 +29,7 @@ from nexus_lab.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from weakref import WeakMethod
 
     from numpy.typing import NDArray
 
@@ -61,6 +62,7 @@ class Runtime:
         self._scratch = list(range(N_SLOTS, N_SLOTS + N_SCRATCH))
         self._armed: ArmedPrefill | None = None
         self._closed = False
+        self.reclaimers: list[WeakMethod[Callable[[], bool]]] = []
         self.context = self._make(make_context)
         self.ledger = CellLedger(self.context.n_ctx)
 
@@ -97,6 +99,19 @@ class Runtime:
         """Raise Cancelled when the running turn has been asked to stop."""
         if self.turn_lock.cancelled:
             raise Cancelled("stopped on request", next_step="start the turn again; the context is as before")
+
+    # -- room ---------------------------------------------------------------------------------------------
+
+    def reclaim(self) -> bool:
+        """Let a holder of something dispensable give it up; returns whether one did."""
+        self.reclaimers = [held for held in self.reclaimers if held() is not None]
+        return any(release() for held in self.reclaimers if (release := held()) is not None)
+
+    def make_room(self, n_cells: int, freed: int = 0) -> None:
+        """Raise ContextFull unless `n_cells` fit once what is dispensable has gone."""
+        while n_cells > self.ledger.free + freed:
+            if not self.reclaim():
+                raise ContextFull(n_cells, self.ledger.free + freed, self.context.n_ctx)
 
     # -- sequences ----------------------------------------------------------------------------------------
 
@@ -218,8 +233,7 @@ class Runtime:
                 f"sequence {seq} continues at position {following}, not at {start}",
                 next_step="remove the tokens from that position on first",
             )
-        if len(tokens) > self.ledger.free:
-            raise ContextFull(len(tokens), self.ledger.free, self.context.n_ctx)
+        self.make_room(len(tokens))
         return following if start is None else start
 
     def _prefill_chunk(self, job: _Prefill, first: int) -> None:
@@ -281,7 +295,7 @@ class Runtime:
         self.check_sequence(seq)
         self._check_state(state)
         if not append:
-            self._check_room(state.n_cells, self.ledger.freed_by_clearing(seq))
+            self.make_room(state.n_cells, self.ledger.freed_by_clearing(seq))
             self.worker.call(lambda: self._restore(state, seq))
             return
         common = first_common(np.asarray(state.positions), self.ledger.positions(seq))
@@ -290,17 +304,13 @@ class Runtime:
                 f"sequence {seq} already holds position {common} of the state",
                 next_step="remove the range from the sequence first, or move the state",
             )
-        self._check_room(state.n_cells, 0)
+        self.make_room(state.n_cells)
         with self.scratch() as scratch:
             self.worker.call(lambda: self._append(state, scratch, seq))
 
     def _append(self, state: SequenceState, scratch: int, seq: int) -> None:
         self._restore(state, scratch)
         self._copy(scratch, seq, 0, -1)
-
-    def _check_room(self, n_cells: int, freed: int) -> None:
-        if n_cells > self.ledger.free + freed:
-            raise ContextFull(n_cells, self.ledger.free + freed, self.context.n_ctx)
 
     def _check_state(self, state: SequenceState) -> None:
         if state.n_cells and self.template is not None and not same_family(state.layout, self.template):

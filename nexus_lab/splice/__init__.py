@@ -39,7 +39,7 @@ from nexus_lab.splice.contracts import (
 )
 from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fraction
 from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift
-from nexus_lab.splice.fidelity import NoiseFloor, Shadow, noise_floor, prompt_tokens, shadow_prefill
+from nexus_lab.splice.fidelity import NoiseFloor, Shadow, no_room, noise_floor, prompt_tokens, shadow_prefill
 from nexus_lab.splice.identity import block_id, context_hash
 from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks
 from nexus_lab.splice.measures import (
@@ -121,6 +121,7 @@ __all__ = [
     "measure_reference",
     "measure_splice",
     "model_header",
+    "no_room",
     "noise_floor",
     "parse_contract",
     "prompt_tokens",

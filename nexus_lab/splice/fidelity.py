@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from nexus_lab.engine.errors import ContextFull
 from nexus_lab.errors import Decline, NexusError
 from nexus_lab.splice.drift import KVDrift, key_value_drift
 from nexus_lab.splice.measures import Fidelity, compare_logits
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.splice.base import SpliceResult
 
-__all__ = ["NoiseFloor", "Shadow", "logits_of", "noise_floor", "prompt_tokens", "shadow_prefill"]
+__all__ = ["NoiseFloor", "Shadow", "logits_of", "no_room", "noise_floor", "prompt_tokens", "shadow_prefill"]
 
 # The floor has a heavy tail and differs between texts by a factor of three, so one text is not enough.
 _FLOOR_TEXTS, _FLOOR_CONTEXT, _FLOOR_PROBE = 3, 256, 64
@@ -133,14 +134,14 @@ def shadow_prefill(
     stop = result.n_past + result.n_tokens
     needed = len(tokens) + len(rest)
     with engine.turn(), engine.scratch_sequence() as scratch:
-        free = engine.n_ctx - engine.used_cells()
-        if needed > free:
-            reason = f"the comparison needs {needed} cells beside the live sequence, and {free} are free"
+        try:
+            engine.make_room(needed)
+        except ContextFull as error:
             return Shadow(
                 fidelity=None,
                 drift=None,
                 seconds=perf_counter() - started,
-                declined=Decline("shadow_no_room", reason, "no fidelity for this splice"),
+                declined=no_room(error),
             )
         if result.n_past:
             engine.copy_sequence(seq, scratch, 0, result.n_past)
@@ -149,6 +150,12 @@ def shadow_prefill(
         rows = _block_drift(engine, scratch, seq, result.n_past, stop) if drift else None
     fidelity = compare_logits(logits, result.logits, noise_floor=None if floor is None else floor.dkl)
     return Shadow(fidelity=fidelity, drift=rows, seconds=perf_counter() - started)
+
+
+def no_room(error: ContextFull) -> Decline:
+    """Return the decline of a comparison for which the cells are missing."""
+    reason = f"the comparison needs {error.needed} cells beside the conversation, and {error.free} are free"
+    return Decline("shadow_no_room", reason, "no fidelity for this splice")
 
 
 def _block_drift(engine: Engine, reference: int, spliced: int, start: int, stop: int) -> KVDrift:

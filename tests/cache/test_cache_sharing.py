@@ -112,17 +112,18 @@ def test_an_append_that_fails_gives_back_what_it_had_shared(engine, words, make_
 
 
 def test_a_finished_conversation_stays_warm_without_its_tail(engine, words, make_runner):
-    first = make_runner()
+    pool = SequencePool(engine)
+    first = make_runner(pool=pool)
     first.run(CacheProgram((Append(words[:20]),)).drop((10, 12)).append(words[20:30]))
     first.close()
     assert engine.used_cells() == 10
-    assert first.pool.counters()["warm"] == 1
-    second = make_runner(pool=first.pool)
+    assert pool.counters()["warm"] == 1
+    second = make_runner(pool=pool)
     assert second.run(CacheProgram((Append(words[:20]),))).start.tokens == 10
-    assert first.pool.evict_one()
-    assert not first.pool.evict_one()
+    assert pool.evict_one()
+    assert not pool.evict_one()
     assert engine.used_cells() == 20
-    first.pool.check_integrity()
+    pool.check_integrity()
 
 
 def test_warm_sequences_make_room_for_cells(engine, words, make_runner):
@@ -144,6 +145,26 @@ def test_warm_sequences_make_room_for_cells(engine, words, make_runner):
         assert runner.program == CacheProgram((Append(words[80:84]),))
     finally:
         engine.release_sequence(seq)
+
+
+def test_warm_sequences_make_room_for_everybody_on_the_engine(engine, words):
+    pool = SequencePool(engine)
+    with ProgramRunner(engine, pool=pool) as runner:
+        runner.run(CacheProgram((Append(words[:20]),)))
+    with engine.scratch_sequence() as seq:
+        fill(engine, seq, engine.n_ctx - 25)
+        engine.prefill(seq, words[40:50], logits="none")
+        assert pool.counters()["warm"] == 0
+        with pytest.raises(ContextFull):
+            engine.make_room(16)
+        engine.make_room(15)
+    pool.check_integrity()
+
+
+def test_a_runner_with_a_pool_of_its_own_leaves_nothing_behind(engine, words):
+    with ProgramRunner(engine) as runner:
+        runner.run(CacheProgram((Append(words[:20]),)))
+    assert engine.used_cells() == 0
 
 
 def test_warm_sequences_make_room_for_leases(engine, words):
