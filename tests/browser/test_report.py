@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1] / "trace"))
 
 import session_story as story
+import session_teller as telling
 
 from nexus_lab.trace import Redactor, SessionRecorder, read_session
 
@@ -51,7 +52,7 @@ def browser():
 def report(tmp_path_factory) -> Path:
     """The story's report, contents and all."""
     folder = tmp_path_factory.mktemp("report")
-    facts = {"model": story.MODEL, "settings": story.SETTINGS, "host": story.HOST}
+    facts = {"model": telling.MODEL, "settings": telling.SETTINGS, "host": telling.HOST}
     with SessionRecorder(folder / "ticket-triage", contents=True, redactor=None, **facts) as recorder:
         story.tell_story(recorder)
     session = read_session(recorder.path)

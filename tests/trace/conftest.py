@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import session_story as story
+import session_teller as telling
 
 from nexus_lab.trace import Session, SessionRecorder, read_session
 
 
 def record(path: Path, *, through: int = 6, **options) -> Path:
     """Record the story into a bundle at `path`."""
-    facts = {"model": story.MODEL, "settings": story.SETTINGS, "host": story.HOST}
+    facts = {"model": telling.MODEL, "settings": telling.SETTINGS, "host": telling.HOST}
     with SessionRecorder(path, **{**facts, **options}) as recorder:
         story.tell_story(recorder, through=through)
     return recorder.path

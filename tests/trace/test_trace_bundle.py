@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import session_story as story
+import session_teller as telling
 from conftest import record
 
 from nexus_lab.agent.base import Emitter, EventKind, MessageRow, OpKind, OpRow, TurnRow
@@ -75,9 +76,9 @@ def test_the_tables_are_plain_parquet_with_the_schema_version_inside(bundle):
 def test_the_manifest_names_model_settings_and_host(bundle, session):
     values = json.loads((bundle / MANIFEST).read_text())
     assert values["format"] == "nexus-session"
-    assert values["model"]["sha256"] == story.MODEL["sha256"]
-    assert values["settings"] == story.SETTINGS
-    assert values["host"]["cpu"] == story.HOST["cpu"]
+    assert values["model"]["sha256"] == telling.MODEL["sha256"]
+    assert values["settings"] == telling.SETTINGS
+    assert values["host"]["cpu"] == telling.HOST["cpu"]
     assert values["llama_cpp_build"] == "llama-cpp-python 0.3.36"
     assert values["status"] == "complete"
     assert [run.id for run in session.manifest.runs] == ["r-001"]
@@ -131,7 +132,7 @@ def test_without_contents_nobodys_text_is_anywhere_in_the_bundle(quiet_session):
         assert all(tables[name][column].null_count() == tables[name].height for column in columns)
     everything = b"".join(path.read_bytes() for path in quiet_session.path.iterdir())
     text = everything + "".join(str(frame.rows()) for frame in tables.values()).encode()
-    for word in ("brightloom", "postcode", "duplicate of 467", story.LEAKED, "script"):
+    for word in ("brightloom", "postcode", "duplicate of 467", telling.LEAKED, "script"):
         assert word.encode() not in text
     assert quiet_session.manifest.contents is False
 
@@ -141,7 +142,7 @@ def test_contents_are_recorded_on_demand_and_secrets_removed_before_the_disk(tmp
     session = read_session(path)
     assert session.manifest.redacted == ("key", "token", "password")
     texts = str([frame.rows() for frame in frames(session).values()])
-    assert story.LEAKED not in texts
+    assert telling.LEAKED not in texts
     assert "[redacted: key]" in texts
     assert "Close 482 as a duplicate of 467." in texts
     assert session.ops.collect()["token_ids"].null_count() == session.ops.collect().height
@@ -149,8 +150,8 @@ def test_contents_are_recorded_on_demand_and_secrets_removed_before_the_disk(tmp
 
 def test_unredacted_contents_come_back_as_they_were(session):
     turns = session.turns.collect()
-    assert story.LEAKED in turns["result"][2]
-    assert json.loads(turns["arguments"][2])["note"] == story.HOSTILE
+    assert telling.LEAKED in turns["result"][2]
+    assert json.loads(turns["arguments"][2])["note"] == telling.HOSTILE
     assert session.ops.collect()["token_ids"][0].to_list() == list(range(100, 296))
 
 
@@ -290,7 +291,7 @@ def test_closing_twice_and_events_after_it_are_harmless(tmp_path):
 
 def test_a_turn_that_never_ended_is_still_a_turn(tmp_path):
     recorder = SessionRecorder(tmp_path / "open", contents=True)
-    teller = story.Teller(recorder)
+    teller = telling.Teller(recorder)
     with teller.span(EventKind.TURN, "turn 1", turn=1, contents={"request": "hello"}, end=False):
         teller.step(EventKind.PREFILL, "user", 5)
     recorder.close()

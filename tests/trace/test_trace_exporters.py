@@ -7,7 +7,7 @@ import zipfile
 
 import polars as pl
 import pytest
-import session_story as story
+import session_teller as telling
 from conftest import record
 
 from nexus_lab.agent.base import EventKind
@@ -25,7 +25,7 @@ from nexus_lab.trace.exporters.otlp import otlp_document
 from nexus_lab.trace.exporters.perfetto import perfetto_document
 from nexus_lab.trace.selection import select
 
-WORDS = ("brightloom", "postcode", "duplicate of 467", story.LEAKED)
+WORDS = ("brightloom", "postcode", "duplicate of 467", telling.LEAKED)
 
 
 def _strict(text):
@@ -56,7 +56,7 @@ def test_with_contents_known_secrets_still_go(session, tmp_path, target):
     )
     data = _bytes(path)
     assert b"duplicate of 467" in data
-    for word in (story.LEAKED, "mara.lind@", "/home/mara"):
+    for word in (telling.LEAKED, "mara.lind@", "/home/mara"):
         assert word.encode() not in data
 
 
@@ -160,7 +160,7 @@ def test_otlp_states_the_version_of_its_conventions(otlp):
     assert facts["nexus.semconv.name"] == "opentelemetry semantic-conventions-genai"
     assert facts["nexus.semconv.version"] == "0.1.0"
     assert facts["service.name"] == "nexus_lab"
-    assert facts["nexus.model.sha256"] == story.MODEL["sha256"]
+    assert facts["nexus.model.sha256"] == telling.MODEL["sha256"]
 
 
 def test_otlp_spans_have_a_standard_operation_or_an_openinference_kind(otlp):
@@ -178,7 +178,7 @@ def test_otlp_spans_have_a_standard_operation_or_an_openinference_kind(otlp):
         "invoke_agent tickets",
         "embeddings all-MiniLM-L6-v2",
         "retrieval tickets",
-        f"chat {story.MODEL['name']}",
+        f"chat {telling.MODEL['name']}",
         "execute_tool issue_write",
         "nexus.splice",
         "nexus.redecode",
@@ -272,7 +272,7 @@ def test_perfetto_slices_nest_and_keep_sub_microseconds(perfetto):
 
 def test_perfetto_moves_what_overlaps_to_another_track(tmp_path):
     with SessionRecorder(tmp_path / "overlap") as recorder:
-        teller = story.Teller(recorder)
+        teller = telling.Teller(recorder)
         with teller.span(EventKind.TURN, "one"):
             teller.wait(5)
             start = teller.now
@@ -297,7 +297,7 @@ def test_csv_files_hold_every_row_and_nested_values_as_json(session, tmp_path):
     events = pl.read_csv(folder / "events.csv")
     assert events["start"][0] == "2025-11-30T10:38:00.000000000Z"
     assert events["duration"][0] == session.events.collect()["duration"].to_physical()[0]
-    assert story.HOSTILE in json.loads(pl.read_csv(folder / "turns.csv")["arguments"][2])["note"]
+    assert telling.HOSTILE in json.loads(pl.read_csv(folder / "turns.csv")["arguments"][2])["note"]
 
 
 def test_a_parquet_export_is_a_bundle_again(session, tmp_path):
@@ -342,7 +342,7 @@ def test_a_single_file_trace_reads_back_equal(session, tmp_path):
 
 def test_a_single_file_trace_is_safe_for_javascript_numbers(session, tmp_path):
     document = _strict(session.export("json", tmp_path / "one.nexus.json").read_text())
-    assert document["origin_ns"] == str(story.EPOCH_NS)
+    assert document["origin_ns"] == str(telling.EPOCH_NS)
     events = document["tables"]["events"]
     assert events["start"][0] == 0
     assert all(value is None or value < 2**53 for key in ("start", "duration", "id") for value in events[key])
@@ -385,7 +385,7 @@ def test_the_command_exports_and_says_where(bundle, tmp_path, capsys):
     text = out.read_text()
     assert "Close 482 as a duplicate" in text
     assert "orchard" not in text
-    assert story.LEAKED not in text
+    assert telling.LEAKED not in text
     export(bundle, "otlp", tmp_path / "trace.json")
     data = (tmp_path / "trace.json").read_bytes()
     assert b"brightloom" not in data

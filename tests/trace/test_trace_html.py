@@ -13,6 +13,7 @@ from itertools import pairwise
 import polars as pl
 import pytest
 import session_story as story
+import session_teller as telling
 from conftest import record
 
 from nexus_lab.agent.base import EventKind, OpKind
@@ -108,10 +109,10 @@ def test_hostile_text_is_text(html, page):
 def test_hostile_text_is_text_wherever_it_comes_from(tmp_path, field):
     """Names of sessions, tools, blocks and notes are others' words too."""
     with SessionRecorder(
-        tmp_path / "plain", model={"name": story.HOSTILE}, settings={story.HOSTILE: story.HOSTILE}
+        tmp_path / "plain", model={"name": telling.HOSTILE}, settings={telling.HOSTILE: telling.HOSTILE}
     ) as recorder:
         story.tell_story(recorder, through=4)
-        recorder.describe(note=story.HOSTILE)
+        recorder.describe(note=telling.HOSTILE)
     selection = select(read_session(recorder.path))
     tables = dict(selection.tables)
     column = {
@@ -121,7 +122,7 @@ def test_hostile_text_is_text_wherever_it_comes_from(tmp_path, field):
         "block": ("fidelity", "block"),
         "reason": ("routing", "reason"),
     }[field]
-    tables[column[0]] = tables[column[0]].with_columns(pl.lit(story.HOSTILE).alias(column[1]))
+    tables[column[0]] = tables[column[0]].with_columns(pl.lit(telling.HOSTILE).alias(column[1]))
     page = Page(render_html(replace(selection, tables=tables)))
     assert len(page.all("script")) == 1
     assert not page.all("img")
@@ -160,7 +161,7 @@ def test_without_contents_the_report_says_so_and_holds_none(session):
     text = Page(render_html(select(session))).text
     assert "Message contents are not in this report" in text
     assert "Contents not included" in text
-    for word in ("brightloom", "postcode", story.LEAKED):
+    for word in ("brightloom", "postcode", telling.LEAKED):
         assert word not in text
 
 
@@ -270,7 +271,7 @@ def test_a_session_of_100_000_events_exports_soon_and_small(endless, tmp_path):
 
 def test_a_text_without_end_is_cut_with_its_length(tmp_path):
     with SessionRecorder(tmp_path / "flood", contents=True, redactor=None) as recorder:
-        teller = story.Teller(recorder)
+        teller = telling.Teller(recorder)
         with teller.span(EventKind.TURN, "turn 1", turn=1, contents={"request": "x" * 300_000}):
             teller.wait(1)
     path = read_session(recorder.path).export("html", tmp_path / "flood.html", contents=True)
@@ -281,7 +282,7 @@ def test_a_text_without_end_is_cut_with_its_length(tmp_path):
 def test_sessions_of_several_runs_and_recovered_ones_render(tmp_path):
     path = record(tmp_path / "runs", through=2)
     recorder = SessionRecorder(path, append=True)
-    teller = story.Teller(recorder, last=1000)
+    teller = telling.Teller(recorder, last=1000)
     with teller.span(EventKind.TURN, "turn 1", turn=1, end=False):
         teller.wait(4)
     recorder._journal.close()
@@ -352,12 +353,12 @@ def test_tokens_fold_to_states_and_positions():
 
 def test_programs_that_only_append_are_told_in_a_line(tmp_path):
     with SessionRecorder(tmp_path / "plain") as recorder:
-        teller = story.Teller(recorder)
-        cache = story.Cache()
+        teller = telling.Teller(recorder)
+        cache = telling.Cache()
         teller.step(EventKind.CACHE_OP, "append", 5, cache.add(20, note="system"))
         teller.step(EventKind.CACHE_OP, "append", 7, cache.add(1, note="user"))
         block = "3fa9c21b" * 8
-        other = story.Cache(count=cache.count, state="s00")
+        other = telling.Cache(count=cache.count, state="s00")
         teller.step(EventKind.CACHE_OP, "splice", 3, other.add(9, OpKind.SPLICE, block=block, anchored=True))
     text = Page(render_html(select(read_session(recorder.path)))).text
     assert "Programs that only append" in text
