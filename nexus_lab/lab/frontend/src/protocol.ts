@@ -1,0 +1,453 @@
+/**
+ * What kernel and view say to each other. The kernel's half is `nexus_lab/lab/wire.py`.
+ *
+ * A view sends `hello` and gets every part once; from then on it gets the parts that changed, at most twenty
+ * times a second, and never a new message before it has acknowledged the last. Bulk arrays travel as binary
+ * buffers of the reply to the request that asked for them.
+ */
+
+export type Status = "ok" | "warn" | "bad" | "none";
+
+export interface Decline {
+  code: string;
+  reason: string;
+  instead: string;
+}
+
+export interface ErrorInfo {
+  type: string;
+  message: string;
+  next_step: string | null;
+}
+
+// -- messages ----------------------------------------------------------------------------------------------
+
+export type ToKernel =
+  | { kind: "hello" }
+  | { kind: "ack"; revision: number }
+  | { kind: "request"; id: number; method: string; params: Record<string, unknown> };
+
+export type ToView =
+  | { kind: "parts"; revision: number; parts: Partial<Parts> }
+  | { kind: "reply"; id: number; ok: true; result: unknown }
+  | { kind: "reply"; id: number; ok: false; error: ErrorInfo };
+
+export interface Parts {
+  bar: BarPart;
+  models: ModelsPart;
+  registry: RegistryPart;
+  routing: RoutingPart;
+  cache: CachePart;
+  splice: SplicePart;
+  agent: AgentPart;
+  session: SessionPart;
+}
+
+export type PanelName = Exclude<keyof Parts, "bar">;
+
+// -- bar ---------------------------------------------------------------------------------------------------
+
+export interface BarPart {
+  session: string | null;
+  run: string | null;
+  model: string | null;
+  quantisation: string | null;
+  /** Cells that some sequence holds, and all cells of the context. */
+  context_used: number;
+  context_total: number;
+  engine: "unloaded" | "loading" | "idle" | "busy" | "waiting" | "stopping";
+  /** What holds the engine, for example "turn 4, prefill". */
+  holder: string | null;
+  progress: { label: string; done: number; total: number | null } | null;
+  notice: { status: Status; text: string } | null;
+}
+/** Methods: `stop {}` works at once, during prefill as well. */
+
+// -- models ------------------------------------------------------------------------------------------------
+
+export interface ModelRow {
+  name: string;
+  path: string;
+  source: string;
+  size_bytes: number;
+  architecture: string | null;
+  quantisation: string | null;
+  n_layer: number | null;
+  n_head: number | null;
+  n_head_kv: number | null;
+  n_ctx_train: number | null;
+  /** Estimate for weights and cache at the context length that is set. */
+  memory_bytes: number | null;
+  license: string | null;
+  declines: { what: string; decline: Decline }[];
+  error: ErrorInfo | null;
+  loaded: boolean;
+}
+
+export interface ModelsPart {
+  rows: ModelRow[];
+  n_ctx: number;
+  threads: number;
+  memory_free_bytes: number | null;
+  folders: string[];
+  /** Measured on this machine with the model that is loaded; null until it was measured. */
+  speed: { prefill_tps: number; decode_tps: number; n_tokens: number } | null;
+}
+/** Methods: `models.refresh {}`, `models.add_folder {path}`, `models.load {path, n_ctx?, threads?}`,
+ * `models.unload {}`, `models.measure {}`. */
+
+// -- registry ----------------------------------------------------------------------------------------------
+
+export interface ServerRow {
+  name: string;
+  transport: "stdio" | "http" | "file";
+  status: "ready" | "starting" | "failed" | "stopped" | "listed";
+  tools: number;
+  schema_tokens: number | null;
+  signature_tokens: number | null;
+  problem: ErrorInfo | null;
+  /** Last line that the server wrote. */
+  last_line: string | null;
+  command: string | null;
+}
+
+export interface ToolRow {
+  name: string;
+  server: string;
+  read_only: boolean;
+  description: string;
+  arguments: string[];
+  schema_tokens: number | null;
+  signature_tokens: number | null;
+  checks: { severity: "warning" | "error"; text: string }[];
+}
+
+export interface RegistryPart {
+  name: string;
+  servers: ServerRow[];
+  tools: ToolRow[];
+  schema_tokens: number | null;
+  signature_tokens: number | null;
+  n_ctx: number | null;
+}
+
+export interface ToolDetail {
+  name: string;
+  server: string;
+  description: string;
+  read_only: boolean;
+  signature: string;
+  signature_tokens: number | null;
+  /** Exactly as the model sees it. */
+  schema: string;
+  schema_tokens: number | null;
+  block: { tokens: number; bytes: number; anchor: number } | null;
+  examples: string[];
+  used: { count: number; of: number };
+}
+
+export interface ListedServer {
+  name: string;
+  transport: "stdio" | "http";
+  command: string;
+}
+/** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
+ * {added, problems}; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
+ * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.stop {name}`,
+ * `registry.retry {name}`. */
+
+// -- routing -----------------------------------------------------------------------------------------------
+
+export interface CandidateRow {
+  tool: string;
+  dense: number | null;
+  lexical: number | null;
+  score: number;
+  cross_encoder: number | null;
+  view: string | null;
+}
+
+export interface DecisionRow {
+  id: string;
+  source: "turn" | "box";
+  turn: number | null;
+  request: string;
+  margin: number | null;
+  tau: number | null;
+  decision: "auto" | "escalated" | "escalation_unavailable" | "no_tool";
+  tool: string | null;
+  reason: string;
+  /** How well the best tool fits, and what it must reach. */
+  fit: number | null;
+  threshold: number | null;
+  candidates: CandidateRow[];
+  times_ms: Record<string, number>;
+  settings: Record<string, unknown>;
+  mark: "right" | "wrong" | null;
+  right_tool: string | null;
+}
+
+export interface RoutingPart {
+  /** Newest first. */
+  decisions: DecisionRow[];
+  /** Margins of recorded decisions, oldest first, with the mark of each. */
+  margins: { margin: number; mark: "right" | "wrong" | null; ms: number }[];
+  tau: number;
+  calibrated: number | null;
+  provenance: string;
+  top_k: number;
+  examples: number;
+  turns: number;
+}
+/** Methods: `routing.route {request, with_conversation, top_k}` -> DecisionRow;
+ * `routing.read_requests {text}` -> {requests: string[]}; `routing.apply {tau, top_k}`;
+ * `routing.mark {id, mark, right_tool?}`; `routing.unmark {id}`. */
+
+// -- cache -------------------------------------------------------------------------------------------------
+
+export type OpKind = "append" | "splice" | "repair" | "drop" | "repos";
+
+export interface OpCell {
+  /** From 1. */
+  index: number;
+  kind: OpKind;
+  tokens: number;
+  note: string;
+  detail: string;
+  turn: number | null;
+  state_id: string;
+  parent_id: string | null;
+  active: number;
+  logical: number;
+  next_position: number;
+  seconds: number | null;
+  dkl: number | null;
+  noise_floor: number | null;
+  declined: Decline | null;
+  /** Why a breakpoint stops here. */
+  stops: ("gate" | "declined" | "dkl" | "failed")[];
+}
+
+export interface CachePart {
+  run: string | null;
+  policy: string;
+  ops: OpCell[];
+  /** Operations behind the cursor; fewer than `ops.length` while looking back. */
+  cursor: number;
+  /** Changes whenever the tokens that `cache.state` gives have changed. */
+  revision: number;
+  counts: {
+    active: number;
+    logical: number;
+    next_position: number;
+    computed: number;
+    spliced: number;
+    repaired: number;
+    dropped: number;
+  };
+  slots: { seq: number; tokens: number; kind: "live" | "warm"; label: string }[];
+  n_slots: number;
+  cells_used: number;
+  n_ctx: number;
+  arena: { total: number; given_out: number; asked_for: number; counters: Record<string, number> };
+  breakpoints: { gate: boolean; declined: boolean; dkl: boolean; failed: boolean; epsilon: number };
+  forks: { run: string; at: number; kinds: OpKind[]; note: string }[];
+  policies: string[];
+}
+
+/** Reply of `cache.state`; buffers: uint8[n] of TokenState, int32[n] positions (-1 where dropped). */
+export interface CacheStateReply {
+  n: number;
+  segments: { start: number; stop: number; label: string }[];
+}
+
+export const TOKEN_STATES = ["computed", "spliced", "repaired", "dropped"] as const;
+/** Methods: `cache.goto {n}`, `cache.next_breakpoint {}`, `cache.state {}` -> CacheStateReply,
+ * `cache.pieces {start, stop}` -> {pieces: string[]}, `cache.set_breakpoints {...}`,
+ * `cache.fork {at, settings}` -> {run, rerun_ops, rerun_tokens}. */
+
+// -- splice ------------------------------------------------------------------------------------------------
+
+export interface SpliceSettings {
+  tool: string;
+  n_past: number;
+  repair: "leading" | "trailing" | "none" | "full";
+  /** Fraction of the block; null takes R(n_past) from K. */
+  budget: number | null;
+  k: number;
+  measure: boolean;
+  attention: boolean;
+}
+
+export interface SpliceRun {
+  id: string;
+  settings: SpliceSettings;
+  n_tokens: number;
+  anchor: number;
+  bytes: number;
+  anchored: boolean;
+  repaired: number;
+  curve_tokens: number;
+  steps: { name: string; detail: string; ms: number }[];
+  declined: Decline | null;
+  n_layer: number;
+  n_head_kv: number;
+  n_head: number;
+  ttft_ms: number;
+  /** What the shadow prefill measured; null with the switch off or where it was declined. */
+  measured: {
+    prefill_ms: number;
+    dkl: number;
+    noise_floor: number;
+    n_positions: number;
+    top1: number;
+    same_first: boolean;
+    next: { text: string; prefill: number; spliced: number }[];
+  } | null;
+  has_attention: boolean;
+}
+
+export interface SplicePart {
+  tools: { tool: string; tokens: number | null; compiled: boolean }[];
+  constants: { k: number; m: number; r_base: number };
+  n_ctx: number;
+  settings: SpliceSettings | null;
+  run: SpliceRun | null;
+  unavailable: Decline | null;
+  last: {
+    turn: number | null;
+    tool: string;
+    n_past: number | null;
+    dkl: number | null;
+    noise_floor: number | null;
+    path: string;
+    declined: Decline | null;
+  }[];
+}
+
+export interface FrameRequest {
+  run: string;
+  step: number;
+  tensor: "k" | "v" | "attention";
+  measure: "relative" | "absolute" | "signed";
+}
+
+/** Reply of `splice.frame`; buffer: float32[rows * cols], row-major, NaN for "no value". */
+export interface FrameReply {
+  rows: number;
+  cols: number;
+  row_label: "layer";
+  col_label: "KV head" | "query head";
+  /** Range of this step, and of all steps. */
+  step_range: [number, number];
+  run_range: [number, number];
+}
+/** Methods: `splice.run {settings}` -> SpliceRun, `splice.frame FrameRequest` -> FrameReply. */
+
+// -- agent -------------------------------------------------------------------------------------------------
+
+export interface SpanRow {
+  id: number;
+  parent: number | null;
+  name: string;
+  kind: string;
+  status: "running" | "ok" | "error" | "declined" | "cancelled";
+  start_ms: number;
+  ms: number | null;
+  detail: string;
+}
+
+export interface TurnCard {
+  number: number;
+  request: string;
+  answer: string;
+  state: "running" | "waiting" | "called" | "abstained" | "refused" | "failed" | "cancelled";
+  tool: string | null;
+  server: string | null;
+  arguments: Record<string, unknown> | null;
+  result: string | null;
+  result_is_error: boolean;
+  problem: ErrorInfo | null;
+  splice: { path: string; declined: Decline | null; dkl: number | null; noise_floor: number | null } | null;
+  total_ms: number | null;
+  ttft_ms: number | null;
+  prefill_ms: number | null;
+  prompt_tokens: number | null;
+  settings: Record<string, unknown>;
+  spans: SpanRow[];
+}
+
+export interface Settings {
+  schema_mode: string;
+  policy: string;
+  keep_responses: number;
+  repos: boolean;
+  repair: string;
+  repair_budget: number;
+  k: number;
+  tau: number | null;
+  top_k: number;
+  shadow: boolean;
+  temperature: number;
+  max_tokens: number;
+  answer_tokens: number;
+  ask_before: "writes" | "every" | "never";
+}
+
+export interface AgentPart {
+  turns: TurnCard[];
+  approval: {
+    id: number;
+    turn: number;
+    tool: string;
+    server: string;
+    arguments: Record<string, unknown>;
+    /** Where each value comes from, one short sentence; missing names were not found in the conversation. */
+    sources: Record<string, string>;
+  } | null;
+  queue: string[];
+  settings: Settings;
+  schema_modes: string[];
+  policies: string[];
+  ready: boolean;
+  /** Why nothing can be asked yet. */
+  missing: string | null;
+}
+/** Methods: `agent.ask {text}`, `agent.approve {allow, remember, arguments?}`, `agent.apply {settings}`,
+ * `agent.new_conversation {}`, `agent.unqueue {index}`. */
+
+// -- session -----------------------------------------------------------------------------------------------
+
+export interface RunRow {
+  run: string;
+  path: string | null;
+  started: string | null;
+  model: string | null;
+  policy: string | null;
+  turns: number;
+  status: Status;
+  status_text: string;
+  worst_dkl: number | null;
+  note: string;
+  live: boolean;
+  imported: boolean;
+}
+
+export interface Comparison {
+  a: string;
+  b: string;
+  note: string;
+  measures: { name: string; unit: string; a: number | null; b: number | null }[];
+  pairs: { turn: number; depth: number; name: string; a_ms: number | null; b_ms: number | null }[];
+}
+
+export interface SessionPart {
+  name: string;
+  folder: string;
+  runs: RunRow[];
+  journal: { path: string; seconds_since_event: number | null } | null;
+  targets: { target: string; label: string; detail: string }[];
+}
+/** Methods: `session.open {path}`, `session.import {path? text?}`, `session.compare {a, b}` -> Comparison,
+ * `session.export {run, target, contents, redact}` -> {path, bytes}, `session.replay {run, settings}` ->
+ * {run}. */
