@@ -253,6 +253,8 @@ export interface CachePart {
   breakpoints: { gate: boolean; declined: boolean; dkl: boolean; failed: boolean; epsilon: number };
   forks: { run: string; at: number; kinds: OpKind[]; note: string }[];
   policies: string[];
+  /** Name that the next fork gets; absent where it is not known beforehand. */
+  next_run?: string | null;
 }
 
 /** Reply of `cache.state`; buffers: uint8[n] of TokenState, int32[n] positions (-1 where dropped). */
@@ -305,6 +307,8 @@ export interface SpliceRun {
     next: { text: string; prefill: number; spliced: number }[];
   } | null;
   has_attention: boolean;
+  /** Why nothing was measured although the switch was on. */
+  measure_declined?: Decline | null;
 }
 
 export interface SplicePart {
@@ -314,6 +318,9 @@ export interface SplicePart {
   settings: SpliceSettings | null;
   run: SpliceRun | null;
   unavailable: Decline | null;
+  /** Smallest measured budget that keeps D_KL at or under `epsilon`, at each measured depth in rising order; between
+   * two depths the larger of both holds, outside of them none. Null where the model was not calibrated. */
+  calibrated?: { repair: string; epsilon: number; depths: { n_past: number; budget: number | null }[] } | null;
   last: {
     turn: number | null;
     tool: string;
