@@ -1,0 +1,150 @@
+/** The repair curve R(n_past) of the paper: its values, when it is undefined, and its figure. */
+
+import { int, percent } from "../format";
+import type { CanvasTheme, Size } from "./theme";
+
+export interface CurveConstants {
+  /** Multiple of `m` from which everything is recomputed. */
+  k: number;
+  /** Depth in tokens up to which only the base fraction is recomputed. */
+  m: number;
+  /** Fraction recomputed up to `m`, 0 to 1. */
+  rBase: number;
+}
+
+export interface CurveData {
+  constants: CurveConstants;
+  nPast: number;
+  /** Tokens of the block, for the count that the fraction stands for. */
+  tokens: number | null;
+  /** Fraction that calibration asks for at this depth. */
+  calibrated: number | null;
+}
+
+export const CURVE_FORMULA = "R(n_past) = r_base + (n_past − M) / (M (K − 1)) · (1 − r_base), at most 1";
+
+/** Why these constants leave the curve undefined; null when they do not. */
+export function curveProblem({ k, m, rBase }: CurveConstants): string | null {
+  if (!Number.isFinite(k) || k <= 1) return `K must exceed 1: ${CURVE_FORMULA} divides by M (K − 1).`;
+  if (!Number.isFinite(m) || m < 1) return `M must be at least 1 token: ${CURVE_FORMULA}.`;
+  if (!(rBase >= 0 && rBase <= 1)) return "r_base must lie between 0 and 1.";
+  return null;
+}
+
+/** Fraction of the block that is recomputed behind `nPast` tokens; NaN where the curve is undefined. */
+export function curveAt(nPast: number, constants: CurveConstants): number {
+  if (curveProblem(constants)) return Number.NaN;
+  const { k, m, rBase } = constants;
+  if (nPast <= m) return rBase;
+  return Math.min(1, rBase + ((nPast - m) / (m * (k - 1))) * (1 - rBase));
+}
+
+/** Tokens that a fraction of a block stands for: the ceiling, from 0 to `tokens`, without float noise. */
+export function curveTokens(tokens: number, fraction: number): number {
+  return Math.min(tokens, Math.max(0, Math.ceil(Number((tokens * fraction).toFixed(9)))));
+}
+
+/** Deepest position on the axis: the curve's end with some air, never more than is needed. */
+export function curveExtent({ constants, nPast }: CurveData): number {
+  const wanted = Math.max(2048, constants.m * constants.k * 1.25, nPast * 1.1);
+  return Math.ceil(wanted / 512) * 512;
+}
+
+const EDGE = { left: 34, right: 12, top: 22, bottom: 32 };
+
+interface Scale {
+  x: (n: number) => number;
+  y: (fraction: number) => number;
+  right: number;
+}
+
+function scaleOf(size: Size, extent: number): Scale {
+  const width = size.width - EDGE.left - EDGE.right;
+  const height = size.height - EDGE.top - EDGE.bottom;
+  return {
+    x: (n) => EDGE.left + (Math.min(n, extent) / extent) * width,
+    y: (fraction) => EDGE.top + (1 - fraction) * height,
+    right: size.width - EDGE.right,
+  };
+}
+
+function line(ctx: CanvasRenderingContext2D, points: [number, number][], dash: number[] = []): void {
+  ctx.setLineDash(dash);
+  ctx.beginPath();
+  points.forEach(([x, y], index) => (index === 0 ? ctx.moveTo(x, y) : ctx.lineTo(x, y)));
+  ctx.stroke();
+  ctx.setLineDash([]);
+}
+
+function drawAxes(ctx: CanvasRenderingContext2D, scale: Scale, extent: number, rBase: number, theme: CanvasTheme, size: Size): void {
+  ctx.font = theme.font;
+  ctx.lineWidth = 1;
+  ctx.textBaseline = "middle";
+  for (const fraction of [0, 0.5, 1]) {
+    const y = Math.round(scale.y(fraction)) + 0.5;
+    ctx.strokeStyle = theme.rule;
+    line(ctx, [[EDGE.left, y], [scale.right, y]]);
+    ctx.fillStyle = theme.muted;
+    ctx.textAlign = "right";
+    ctx.fillText(String(fraction * 100), EDGE.left - 5, y);
+  }
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    ctx.textAlign = part === 1 ? "right" : "center";
+    ctx.fillText(int(part * extent), part === 1 ? scale.right : scale.x(part * extent), size.height - 20);
+  }
+  ctx.textAlign = "left";
+  ctx.fillText(`n_past, tokens; height R, % of block; R_base = ${percent(rBase, 0)}`, EDGE.left, size.height - 6);
+}
+
+function drawCalibrated(ctx: CanvasRenderingContext2D, scale: Scale, fraction: number, theme: CanvasTheme): void {
+  const y = scale.y(fraction);
+  ctx.strokeStyle = theme.repaired;
+  ctx.lineWidth = 1.4;
+  line(ctx, [[EDGE.left, y], [scale.right, y]], [5, 3]);
+  ctx.fillStyle = theme.muted;
+  ctx.textAlign = "right";
+  ctx.fillText(`calibrated ${percent(fraction, 0)}`, scale.right, y - 8);
+}
+
+function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData, theme: CanvasTheme, size: Size): void {
+  const fraction = curveAt(data.nPast, data.constants);
+  const x = scale.x(data.nPast);
+  ctx.strokeStyle = theme.accent;
+  ctx.lineWidth = 2;
+  line(ctx, [[x, scale.y(1) - 4], [x, scale.y(0)]]);
+  ctx.beginPath();
+  ctx.arc(x, scale.y(fraction), 4, 0, 7);
+  ctx.fillStyle = theme.accent;
+  ctx.fill();
+  ctx.strokeStyle = theme.background;
+  ctx.lineWidth = 1.5;
+  ctx.stroke();
+  const count = data.tokens === null ? "" : `, ${int(curveTokens(data.tokens, fraction))} tokens`;
+  const label = `n_past ${int(data.nPast)}: R = ${percent(fraction)}${count}`;
+  ctx.font = theme.fontBold;
+  ctx.fillStyle = theme.text;
+  ctx.textAlign = "left";
+  const width = ctx.measureText(label).width;
+  const start = Math.max(2, Math.min(size.width - width - 2, x - 4));
+  ctx.fillText(label, start, 9);
+}
+
+/** Draw the curve with M and the depth that is set; nothing where the curve is undefined. */
+export function drawCurve(ctx: CanvasRenderingContext2D, data: CurveData, theme: CanvasTheme, size: Size): void {
+  if (curveProblem(data.constants)) return;
+  const { k, m, rBase } = data.constants;
+  const extent = curveExtent(data);
+  const scale = scaleOf(size, extent);
+  drawAxes(ctx, scale, extent, rBase, theme, size);
+  ctx.strokeStyle = theme.edge;
+  ctx.lineWidth = 1;
+  line(ctx, [[scale.x(m), scale.y(1)], [scale.x(m), scale.y(0)]], [2, 3]);
+  ctx.textAlign = "left";
+  ctx.fillText(`M = ${int(m)}`, scale.x(m) + 4, scale.y(1) + 11);
+  const bends = [0, m, Math.min(extent, m * k), extent];
+  ctx.strokeStyle = theme.text;
+  ctx.lineWidth = 1.6;
+  line(ctx, bends.map((n) => [scale.x(n), scale.y(curveAt(n, data.constants))]));
+  if (data.calibrated !== null) drawCalibrated(ctx, scale, data.calibrated, theme);
+  drawDepth(ctx, scale, data, theme, size);
+}

@@ -1,0 +1,194 @@
+/**
+ * Heatmap of one value per layer and head: layers from left to right, heads from top to bottom. Drawing, the cell
+ * under a point, the walk by keys, and what the read-out says.
+ *
+ * Marks: a cell without a value is left empty with an edge and a cross; one beyond the range has the end colour and
+ * a triangle in its upper right corner (above) or lower right corner (below).
+ */
+
+import { cssColorAt, type ColorMap } from "./colormap";
+import type { CanvasTheme, Size } from "./theme";
+
+export interface HeatmapData {
+  layers: number;
+  heads: number;
+  /** Row-major by layer: `values[layer * heads + head]`; NaN for "no value". */
+  values: Float32Array;
+  range: readonly [number, number];
+  map: ColorMap;
+  focus: HeatmapCell | null;
+}
+
+export interface HeatmapCell {
+  layer: number;
+  head: number;
+}
+
+export interface HeatmapLayout {
+  left: number;
+  cellWidth: number;
+  cellHeight: number;
+  layers: number;
+  heads: number;
+  height: number;
+}
+
+const LABELS = 46;
+const AXIS = 22;
+const MOST_CELL_WIDTH = 36;
+const FOCUS_MARGIN = 3;
+
+function cellHeightFor(heads: number): number {
+  if (heads <= 4) return 30;
+  if (heads <= 12) return 20;
+  return 12;
+}
+
+/** Where the cells lie in a figure of this width; the height follows from the heads. */
+export function layoutHeatmap(width: number, layers: number, heads: number): HeatmapLayout {
+  const room = Math.max(layers * 3, width - LABELS - FOCUS_MARGIN);
+  const cellWidth = Math.max(3, Math.min(MOST_CELL_WIDTH, Math.floor(room / Math.max(1, layers))));
+  const cellHeight = cellHeightFor(heads);
+  return { left: LABELS, cellWidth, cellHeight, layers, heads, height: FOCUS_MARGIN + cellHeight * heads + AXIS };
+}
+
+/** Cell under a point of the figure, in CSS pixels; null outside of the cells. */
+export function cellAt(layout: HeatmapLayout, x: number, y: number): HeatmapCell | null {
+  const layer = Math.floor((x - layout.left) / layout.cellWidth);
+  const head = Math.floor((y - FOCUS_MARGIN) / layout.cellHeight);
+  const inside = layer >= 0 && layer < layout.layers && head >= 0 && head < layout.heads;
+  return inside ? { layer, head } : null;
+}
+
+/** Cell that a key leads to; null for a key that does not move. */
+export function walkCells(cell: HeatmapCell, key: string, layers: number, heads: number): HeatmapCell | null {
+  const steps: Record<string, HeatmapCell> = {
+    ArrowRight: { layer: cell.layer + 1, head: cell.head },
+    ArrowLeft: { layer: cell.layer - 1, head: cell.head },
+    ArrowDown: { layer: cell.layer, head: cell.head + 1 },
+    ArrowUp: { layer: cell.layer, head: cell.head - 1 },
+    Home: { layer: 0, head: cell.head },
+    End: { layer: layers - 1, head: cell.head },
+  };
+  const next = steps[key];
+  return next ? clampCell(next, layers, heads) : null;
+}
+
+export function clampCell(cell: HeatmapCell, layers: number, heads: number): HeatmapCell {
+  return {
+    layer: Math.max(0, Math.min(layers - 1, cell.layer)),
+    head: Math.max(0, Math.min(heads - 1, cell.head)),
+  };
+}
+
+export interface CellReading {
+  value: number;
+  /** Place among the values by magnitude, from 1; null for a cell without a value. */
+  rank: number | null;
+  /** Number of cells that have a value. */
+  of: number;
+  beyond: "above" | "below" | null;
+}
+
+/** Value of a cell, its rank by magnitude, and whether it lies beyond the range. */
+export function readCell(data: Omit<HeatmapData, "focus" | "map">, cell: HeatmapCell): CellReading {
+  const value = data.values[cell.layer * data.heads + cell.head] ?? Number.NaN;
+  const size = Math.abs(value);
+  let of = 0;
+  let larger = 0;
+  for (const other of data.values) {
+    if (Number.isNaN(other)) continue;
+    of += 1;
+    if (Math.abs(other) > size) larger += 1;
+  }
+  if (Number.isNaN(value)) return { value, rank: null, of, beyond: null };
+  const beyond = value > data.range[1] ? "above" : value < data.range[0] ? "below" : null;
+  return { value, rank: larger + 1, of, beyond };
+}
+
+function drawCross(ctx: CanvasRenderingContext2D, x: number, y: number, layout: HeatmapLayout, theme: CanvasTheme): void {
+  const { cellWidth, cellHeight } = layout;
+  ctx.lineWidth = 1;
+  ctx.strokeStyle = theme.edge;
+  ctx.strokeRect(x + 0.5, y + 0.5, Math.max(1, cellWidth - 2), Math.max(1, cellHeight - 2));
+  const arm = Math.min(4, cellWidth / 3, cellHeight / 3);
+  const [middleX, middleY] = [x + cellWidth / 2 - 0.5, y + cellHeight / 2 - 0.5];
+  ctx.strokeStyle = theme.text;
+  ctx.beginPath();
+  ctx.moveTo(middleX - arm, middleY - arm);
+  ctx.lineTo(middleX + arm, middleY + arm);
+  ctx.moveTo(middleX + arm, middleY - arm);
+  ctx.lineTo(middleX - arm, middleY + arm);
+  ctx.stroke();
+}
+
+function drawCorner(ctx: CanvasRenderingContext2D, x: number, y: number, layout: HeatmapLayout, ink: string, above: boolean): void {
+  const side = Math.min(8, layout.cellWidth - 2, layout.cellHeight - 2);
+  const right = x + layout.cellWidth - 2;
+  const edge = above ? y + 1 : y + layout.cellHeight - 2;
+  ctx.fillStyle = ink;
+  ctx.beginPath();
+  ctx.moveTo(right - side, edge);
+  ctx.lineTo(right, edge);
+  ctx.lineTo(right, above ? edge + side : edge - side);
+  ctx.fill();
+}
+
+function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: CanvasTheme, layout: HeatmapLayout): void {
+  const { cellWidth, cellHeight, left } = layout;
+  const [low, high] = data.range;
+  const scale = high > low ? 1 / (high - low) : 0;
+  const lowInk = data.map.name === "vik" ? data.map.endInk : "#ffffff";
+  for (let layer = 0; layer < data.layers; layer += 1) {
+    const x = left + layer * cellWidth;
+    for (let head = 0; head < data.heads; head += 1) {
+      const y = FOCUS_MARGIN + head * cellHeight;
+      const value = data.values[layer * data.heads + head] ?? Number.NaN;
+      const color = cssColorAt(data.map, (value - low) * scale);
+      if (color === null) {
+        drawCross(ctx, x, y, layout, theme);
+        continue;
+      }
+      ctx.fillStyle = color;
+      ctx.fillRect(x, y, cellWidth - 1, cellHeight - 1);
+      if (value > high) drawCorner(ctx, x, y, layout, data.map.endInk, true);
+      else if (value < low) drawCorner(ctx, x, y, layout, lowInk, false);
+    }
+  }
+}
+
+function drawLabels(ctx: CanvasRenderingContext2D, theme: CanvasTheme, layout: HeatmapLayout): void {
+  const { cellWidth, cellHeight, left, heads, layers } = layout;
+  const everyHead = cellHeight >= 20 ? 1 : 5;
+  const everyLayer = [1, 5, 10, 20, 50, 100].find((step) => step * cellWidth >= 28 && step >= 5) ?? 100;
+  ctx.font = theme.font;
+  ctx.fillStyle = theme.muted;
+  ctx.textBaseline = "middle";
+  ctx.textAlign = "right";
+  for (let head = 0; head < heads; head += everyHead) {
+    ctx.fillText(`head ${head}`, left - 8, FOCUS_MARGIN + head * cellHeight + cellHeight / 2);
+  }
+  const axis = FOCUS_MARGIN + cellHeight * heads + 10;
+  ctx.fillText("layer", left - 8, axis);
+  ctx.textAlign = "center";
+  for (let layer = 0; layer < layers; layer += everyLayer) {
+    ctx.fillText(String(layer), left + layer * cellWidth + cellWidth / 2, axis);
+  }
+}
+
+function drawFocus(ctx: CanvasRenderingContext2D, cell: HeatmapCell, theme: CanvasTheme, layout: HeatmapLayout): void {
+  const x = layout.left + cell.layer * layout.cellWidth;
+  const y = FOCUS_MARGIN + cell.head * layout.cellHeight;
+  ctx.lineWidth = 2;
+  ctx.strokeStyle = theme.background;
+  ctx.strokeRect(x + 0.5, y + 0.5, layout.cellWidth - 2, layout.cellHeight - 2);
+  ctx.strokeStyle = theme.accent;
+  ctx.strokeRect(x - 1.5, y - 1.5, layout.cellWidth + 2, layout.cellHeight + 2);
+}
+
+export function drawHeatmap(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: CanvasTheme, size: Size): void {
+  const layout = layoutHeatmap(size.width, data.layers, data.heads);
+  drawCells(ctx, data, theme, layout);
+  drawLabels(ctx, theme, layout);
+  if (data.focus) drawFocus(ctx, clampCell(data.focus, data.layers, data.heads), theme, layout);
+}

@@ -1,0 +1,92 @@
+/** Pattern of each token state on the canvas, equal to the CSS patterns of the legend. */
+
+import type { CanvasTheme } from "./theme";
+
+/** Index is the value of a token in the buffer of `cache.state`. */
+export const STATE_NAMES = ["computed", "spliced", "repaired", "dropped"] as const;
+export type TokenState = (typeof STATE_NAMES)[number];
+
+interface Look {
+  tile: number;
+  wash: number;
+  mark: (ctx: CanvasRenderingContext2D, tile: number) => void;
+}
+
+function stripes(ctx: CanvasRenderingContext2D, tile: number): void {
+  ctx.lineWidth = 1.6;
+  ctx.beginPath();
+  for (const offset of [-tile, 0, tile]) {
+    ctx.moveTo(offset, tile);
+    ctx.lineTo(offset + tile, 0);
+  }
+  ctx.stroke();
+}
+
+function dots(ctx: CanvasRenderingContext2D, tile: number): void {
+  ctx.beginPath();
+  ctx.arc(tile / 2, tile / 2, 1.4, 0, 7);
+  ctx.fill();
+}
+
+function crossHatch(ctx: CanvasRenderingContext2D, tile: number): void {
+  ctx.globalAlpha = 0.45;
+  ctx.lineWidth = 0.8;
+  ctx.beginPath();
+  ctx.moveTo(0, 0);
+  ctx.lineTo(tile, tile);
+  ctx.moveTo(tile, 0);
+  ctx.lineTo(0, tile);
+  ctx.stroke();
+}
+
+const LOOKS: Record<TokenState, Look> = {
+  computed: { tile: 6, wash: 0.42, mark: () => undefined },
+  spliced: { tile: 6, wash: 0.28, mark: stripes },
+  repaired: { tile: 5, wash: 0.28, mark: dots },
+  dropped: { tile: 6, wash: 0, mark: crossHatch },
+};
+
+const tiles = new WeakMap<CanvasTheme, Map<string, HTMLCanvasElement>>();
+
+function paintTile(look: Look, color: string, background: string, ratio: number): HTMLCanvasElement {
+  const canvas = document.createElement("canvas");
+  const pixels = Math.round(look.tile * ratio);
+  canvas.width = pixels;
+  canvas.height = pixels;
+  const ctx = canvas.getContext("2d");
+  if (!ctx) return canvas;
+  ctx.scale(pixels / look.tile, pixels / look.tile);
+  ctx.fillStyle = background;
+  ctx.fillRect(0, 0, look.tile, look.tile);
+  ctx.globalAlpha = look.wash;
+  ctx.fillStyle = color;
+  ctx.fillRect(0, 0, look.tile, look.tile);
+  ctx.globalAlpha = 1;
+  ctx.strokeStyle = color;
+  look.mark(ctx, look.tile);
+  return canvas;
+}
+
+function tileOf(state: TokenState, theme: CanvasTheme, ratio: number): HTMLCanvasElement {
+  const known = tiles.get(theme) ?? new Map<string, HTMLCanvasElement>();
+  tiles.set(theme, known);
+  const key = `${state} ${ratio}`;
+  const tile = known.get(key) ?? paintTile(LOOKS[state], theme[state], theme.background, ratio);
+  known.set(key, tile);
+  return tile;
+}
+
+/** Fill style of a token state; the plain colour where a context has no patterns. */
+export function stateFill(
+  ctx: CanvasRenderingContext2D,
+  state: TokenState,
+  theme: CanvasTheme,
+): CanvasPattern | string {
+  const ratio = globalThis.devicePixelRatio || 1;
+  const tile = tileOf(state, theme, ratio);
+  const pattern = tile.width > 0 ? ctx.createPattern(tile, "repeat") : null;
+  if (!pattern) return theme[state];
+  const shrink = LOOKS[state].tile / tile.width;
+  if (typeof DOMMatrix !== "undefined") pattern.setTransform(new DOMMatrix().scale(shrink));
+  return pattern;
+}
