@@ -1,0 +1,44 @@
+/** Bundles the views: `../static/widget.js` and `../static/widget.css`, or with `--dev` the page in `dev/`. */
+import { build } from "esbuild";
+import { statSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const common = {
+  absWorkingDir: here,
+  bundle: true,
+  format: "esm",
+  target: ["es2022", "chrome111", "firefox113", "safari16.4"],
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "warning",
+};
+
+if (process.argv.includes("--dev")) {
+  await build({
+    ...common,
+    entryPoints: { page: "dev/page.tsx", style: "src/style/index.css" },
+    outdir: "dev/out",
+    sourcemap: "inline",
+  });
+} else {
+  const out = join(here, "..", "static");
+  await build({
+    ...common,
+    entryPoints: { widget: "src/widget.tsx" },
+    outdir: out,
+    minify: true,
+  });
+  await build({
+    ...common,
+    entryPoints: { widget: "src/style/index.css" },
+    outdir: out,
+    minify: true,
+  });
+  for (const name of ["widget.js", "widget.css"]) {
+    console.log(`${name} ${(statSync(join(out, name)).size / 1000).toFixed(1)} kB`);
+  }
+}
