@@ -1,0 +1,103 @@
+"""The bar: who holds the engine, how far it has come, how full the context is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent import EventKind
+
+if TYPE_CHECKING:
+    from nexus_lab.agent import Event
+    from nexus_lab.lab.desk import Desk
+
+__all__ = ["Bar"]
+
+_STAGES = {
+    EventKind.RETRIEVAL: "routing",
+    EventKind.EMBEDDINGS: "routing",
+    EventKind.PREFILL: "prefill",
+    EventKind.SPLICE: "splice",
+    EventKind.REPAIR: "repair",
+    EventKind.GENERATE: "generating",
+    EventKind.ARGUMENTS: "arguments",
+    EventKind.TOOL: "tool call",
+    EventKind.FIDELITY: "shadow prefill",
+}
+
+
+class Bar:
+    """What stands above all panels; kept from events, so that nobody asks the engine for it.
+
+    Attributes
+    ----------
+    waiting
+        A turn waits for the user.
+    loading
+        A model is being loaded.
+    used
+        Cells that some sequence holds, as last told.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._turn: tuple[int, str] | None = None
+        self._stages: dict[int, str] = {}
+        self._notice: tuple[str, str] | None = None
+        self.waiting = False
+        self.loading = False
+        self.used = 0
+
+    def on_event(self, event: Event) -> None:
+        """Follow which stage of which turn is running."""
+        if event.kind is EventKind.TURN:
+            self._turn = (event.id, event.name) if event.duration_ns is None else None
+        elif event.kind in _STAGES:
+            if event.duration_ns is None:
+                self._stages[event.id] = _STAGES[event.kind]
+            else:
+                self._stages.pop(event.id, None)
+        used = event.attributes.get("cells_used")
+        if isinstance(used, int):
+            self.used = used
+
+    def tell(self, status: str, text: str) -> None:
+        """Show a line to the user: ``ok``, ``warn`` or ``bad``."""
+        self._notice = (status, text)
+        self._desk.changed("bar")
+
+    def part(self) -> dict[str, Any]:
+        """Return the bar as views show it."""
+        desk = self._desk
+        engine, recorder, state = desk.engine, desk.recorder, desk.driver.state
+        progress = state.progress or desk.side.state.progress
+        return {
+            "session": desk.session_name,
+            "run": recorder.run if recorder is not None else None,
+            "model": desk.model_name,
+            "quantisation": desk.quantisation,
+            "context_used": self.used if engine is not None else 0,
+            "context_total": engine.n_ctx if engine is not None else 0,
+            "engine": self._engine_word(),
+            "holder": self._holder(state.label),
+            "progress": progress,
+            "notice": {"status": self._notice[0], "text": self._notice[1]} if self._notice else None,
+        }
+
+    def _engine_word(self) -> str:
+        state = self._desk.driver.state
+        if self.loading:
+            return "loading"
+        if state.stopping:
+            return "stopping"
+        if self.waiting:
+            return "waiting"
+        if self._desk.engine is None and (state.label is None):
+            return "unloaded"
+        return "idle" if state.label is None else "busy"
+
+    def _holder(self, label: str | None) -> str | None:
+        turn, stages = self._turn, list(self._stages.values())
+        if turn is None:
+            return label
+        stage = "waiting for approval" if self.waiting else stages[-1] if stages else ""
+        return f"{turn[1]}, {stage}" if stage else turn[1]

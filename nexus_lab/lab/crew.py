@@ -1,0 +1,289 @@
+"""Engine, servers, router, agent and record of a desk: put together and taken apart on the engine's lane."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.errors import NexusError
+from nexus_lab.lab.wire import error_info
+from nexus_lab.registry import Registry, Toolbox, load_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nexus_lab.agent import Turn
+    from nexus_lab.engine import Engine
+    from nexus_lab.lab.desk import Desk
+    from nexus_lab.lab.driver import Ticket
+    from nexus_lab.routing import Router
+    from nexus_lab.trace import SessionRecorder
+
+__all__ = ["Crew", "NotReady"]
+
+logger = logging.getLogger(__name__)
+
+
+class NotReady(NexusError):
+    """Nothing can be asked yet: a model, or a running server, is missing."""
+
+
+class Crew:
+    """What a desk works with. All methods but `begin` and `close` run on the engine's lane.
+
+    Parameters
+    ----------
+    desk
+        Whose attributes are set.
+    n_ctx
+        Context of models that are loaded here, in tokens.
+    contents
+        Also record what users, models and tools wrote.
+    """
+
+    def __init__(self, desk: Desk, *, n_ctx: int, contents: bool) -> None:
+        self._desk = desk
+        self.n_ctx = n_ctx
+        self.contents = contents
+        self._own_engine = False
+        self._own_router = True
+
+    def begin(
+        self,
+        *,
+        engine: Engine | None,
+        tools: Toolbox | None,
+        registry: Any,
+        model: str | Path | None,
+    ) -> None:
+        """Take over what the desk was given, and post the work that it takes."""
+        desk = self._desk
+        if tools is not None:
+            desk.sources.add_toolbox(tools)
+            desk.sources.name = tools.registry.name
+        if registry is not None:
+            given = registry if isinstance(registry, Registry) else load_registry(registry)
+            desk.sources.add_registry(given)
+            if tools is None:
+                desk.sources.name = given.name
+        self.compose()
+        if engine is not None:
+            self._post("taking the engine over", lambda: self.use_engine(engine, own=False))
+        elif model is not None:
+            self._post("loading the model", lambda: self.load(model))
+        if len(desk.registry):
+            self._post("building the router", self.fit)
+
+    def _post(self, label: str, work: Callable[[], object]) -> None:
+        """Post a job that nobody waits for; what goes wrong is said in the bar."""
+
+        def told(ticket: Ticket[object]) -> None:
+            if ticket.error is not None:
+                info = error_info(ticket.error)
+                step = f" {info['next_step']}" if info["next_step"] else ""
+                self._desk.bar.tell("bad", f"{label}: {info['message']}.{step}")
+
+        self._desk.driver.submit(label, work, told)
+
+    # -- engine -------------------------------------------------------------------------------------------
+
+    def load(self, model: str | Path, *, n_ctx: int | None = None, threads: int | None = None) -> Engine:
+        """Load a model in the place of the one that is there.
+
+        Raises
+        ------
+        EngineError
+            When there is no such model, or it cannot be used; the old one is kept where the file is at fault.
+        """
+        from nexus_lab.engine import Engine, resolve_model
+        from nexus_lab.engine.catalogue import check_generates
+        from nexus_lab.engine.gguf_file import read_gguf
+
+        desk = self._desk
+        desk.bar.loading = True
+        try:
+            desk.driver.progress(f"loading {model}")
+            check_generates(read_gguf(resolve_model(model)))
+            self.unload()
+            self.n_ctx = n_ctx or self.n_ctx
+            engine = Engine.load(model, n_ctx=self.n_ctx, threads=threads or desk.profile.threads)
+        finally:
+            desk.bar.loading = False
+        self.use_engine(engine, own=True)
+        return engine
+
+    def use_engine(self, engine: Engine, *, own: bool) -> None:
+        """Work with `engine` from now on."""
+        desk = self._desk
+        desk.engine, self._own_engine = engine, own
+        desk.model_name = engine.info.name
+        desk.quantisation = None
+        desk.bar.used = engine.used_cells()
+        desk.tell_panels("on_engine")
+        self.fit()
+
+    def unload(self) -> None:
+        """Free the model, where it is ours, and the agent that ran on it."""
+        desk = self._desk
+        self._end_agent()
+        engine, desk.engine = desk.engine, None
+        desk.model_name = desk.quantisation = None
+        if engine is not None and self._own_engine:
+            engine.close()
+        desk.tell_panels("on_engine")
+
+    # -- tools --------------------------------------------------------------------------------------------
+
+    def compose(self) -> None:
+        """Make registry and toolbox of the sources as they are now; cheap, from any thread."""
+        desk = self._desk
+        desk.registry = desk.sources.registry()
+        desk.toolbox = Toolbox(desk.sources.running(), desk.registry)
+        desk.tell_panels("on_tools")
+
+    def fit(self) -> None:
+        """Make router and agent fit engine and tools as they are now."""
+        desk = self._desk
+        if len(desk.registry):
+            self._fit_router()
+        if desk.engine is None or not desk.sources.running():
+            self._end_agent()
+        else:
+            self._fit_agent()
+        desk.changed(*desk.part_names)
+
+    def _fit_router(self) -> None:
+        from nexus_lab.routing import Router
+
+        desk, profile = self._desk, self._desk.profile
+        router = desk.router
+        if router is None:
+            router = Router(
+                desk.registry,
+                desk.embedder,
+                tau=profile.tau,
+                top_k=profile.top_k,
+                threads=profile.threads,
+            )
+        elif router.registry is not desk.registry:
+            router.update(desk.registry)
+        self._warm(router)
+        desk.router = router
+        panel = desk.panels.get("routing")
+        if panel is not None:
+            panel.on_router()  # type: ignore[attr-defined]  # the routing panel has it
+
+    def _warm(self, router: Router) -> None:
+        def tell(what: str, fraction: float) -> None:
+            self._desk.driver.progress(what, round(100 * fraction), 100)
+
+        router.warm_up(tell)
+
+    def _fit_agent(self) -> None:
+        from nexus_lab.agent import Agent
+
+        desk = self._desk
+        if desk.engine is None or desk.toolbox is None or desk.router is None:
+            return
+        if desk.agent is None:
+            desk.agent = Agent(
+                desk.engine,
+                desk.toolbox,
+                router=desk.router,
+                profile=desk.profile,
+                observers=desk.emitter.observers,
+                approve=desk.panels["agent"].approval,  # type: ignore[attr-defined]  # the panel has it
+            )
+            self.end_run()
+        desk.agent.tools, desk.agent.router = desk.toolbox, desk.router
+
+    def _end_agent(self) -> None:
+        agent, self._desk.agent = self._desk.agent, None
+        if agent is not None:
+            agent.close()
+
+    # -- turns and their record ---------------------------------------------------------------------------
+
+    def turn(self, request: str) -> Turn:
+        """Run one turn with the settings as they are now.
+
+        Raises
+        ------
+        NotReady
+            When a model or a running server is missing.
+        """
+        desk, agent = self._desk, self._desk.agent
+        if agent is None:
+            raise NotReady(desk.missing or "there is no agent", next_step="see Models and Registry")
+        self._record()
+        panel: Any = desk.panels["agent"]
+        agent.profile, agent.ask_before = desk.profile, desk.ask_before
+        agent.router.configure(tau=desk.profile.tau, top_k=desk.profile.top_k)
+        turn = agent.ask(request, on_token=panel.on_token, on_progress=panel.on_progress)
+        desk.bar.used = agent.engine.used_cells()
+        desk.tell_panels("on_turn", turn)
+        return turn
+
+    def _record(self) -> None:
+        """Begin a run where none is being recorded; without a disk the turn goes on unrecorded."""
+        if self._desk.recorder is not None:
+            return
+        try:
+            self.begin_run()
+        except NexusError as error:
+            logger.warning("%s", error.problem)
+            self._desk.bar.tell("warn", f"Not recorded: {error.problem}")
+
+    def begin_run(self, *, parent: str | None = None, note: str = "") -> SessionRecorder:
+        """End the run being recorded and begin another in the same bundle.
+
+        Parameters
+        ----------
+        parent, note
+            The run that this one was forked from, and a few words.
+
+        Raises
+        ------
+        SessionError
+            When the bundle cannot be written.
+        """
+        from nexus_lab.trace import SessionRecorder
+
+        desk = self._desk
+        self.end_run()
+        path = desk.session_path
+        engine = desk.engine
+        desk.recorder = SessionRecorder(
+            path,
+            contents=self.contents,
+            model=engine.info.to_dict() if engine is not None else None,
+            settings=desk.profile.to_dict(),
+            host=engine.machine if engine is not None else None,
+            append=(path if path.name.endswith(".nexus") else path.with_name(f"{path.name}.nexus")).exists(),
+            parent=parent,
+            note=note,
+        )
+        desk.session_path = desk.recorder.path
+        desk.tell_panels("on_run")
+        return desk.recorder
+
+    def end_run(self) -> None:
+        """End the run being recorded; the next turn begins another."""
+        recorder, self._desk.recorder = self._desk.recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def close(self) -> None:
+        """End agent, record, and servers and engine of our own; after the lanes have ended."""
+        self.end_run()
+        try:
+            self._end_agent()
+        except NexusError as error:
+            logger.warning("the agent could not be closed: %s", error.problem)
+        for source in self._desk.sources.all:
+            if source.owned and source.server is not None:
+                source.server.close()
+        engine, self._desk.engine = self._desk.engine, None
+        if engine is not None and self._own_engine:
+            engine.close()

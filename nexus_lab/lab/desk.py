@@ -1,0 +1,347 @@
+"""The desk: one session of the workbench, shared by its panels, its views and plain Python."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from nexus_lab.agent import Emitter
+from nexus_lab.errors import NexusError
+from nexus_lab.lab.bar import Bar
+from nexus_lab.lab.crew import Crew
+from nexus_lab.lab.driver import Driver
+from nexus_lab.lab.sources import Sources
+from nexus_lab.lab.views import Pump
+from nexus_lab.lab.wire import Lane, UnknownMethod, call, handling_of, methods_of, to_json
+from nexus_lab.paths import home
+from nexus_lab.registry import neutralise
+from nexus_lab.settings import Profile, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from nexus_lab.agent import Agent, Event, Turn
+    from nexus_lab.engine import Engine
+    from nexus_lab.lab.driver import Ticket
+    from nexus_lab.lab.panel import Panel
+    from nexus_lab.registry import Registry, Toolbox
+    from nexus_lab.routing import Embedder, Router
+    from nexus_lab.trace import SessionRecorder
+
+__all__ = ["ASK_BEFORE", "PANELS", "Desk"]
+
+logger = logging.getLogger(__name__)
+
+PANELS = {
+    "models": ("models_panel", "ModelsPanel"),
+    "registry": ("registry_panel", "RegistryPanel"),
+    "routing": ("routing_panel", "RoutingPanel"),
+    "cache": ("cache_panel", "CachePanel"),
+    "splice": ("splice_panel", "SplicePanel"),
+    "agent": ("agent_panel", "AgentPanel"),
+    "session": ("session_panel", "SessionPanel"),
+}
+ASK_BEFORE = ("writes", "every", "never")
+
+
+class Desk:
+    """Engine, tools, router, agent, record and settings of one session, and the threads that work on them.
+
+    Everything here can be read from any thread. What changes engine, tools or agent runs as a job of
+    `driver`; what needs no llama context can run on `side`.
+
+    Parameters
+    ----------
+    engine
+        A loaded engine; stays its owner's to close.
+    tools
+        Running servers; they stay their owner's to close.
+    registry
+        Further tools: a `Registry`, or whatever `load_registry` reads. Servers in it are listed, not started.
+    profile
+        Settings of the next turn, or the name of a stored profile.
+    session
+        Bundle to record into; ``None`` makes one in the package's data folder at the first turn. An
+        existing one gets another run.
+    model
+        What `Engine.load` takes; loaded on the engine's lane.
+    n_ctx
+        Context of models that are loaded here, in tokens.
+    contents
+        Also record what users, models and tools wrote.
+    embedder
+        Embedder of the router; ``None`` takes the bundled one.
+
+    Attributes
+    ----------
+    profile, ask_before
+        What the next turn runs with.
+    engine, toolbox, registry, router, agent, recorder
+        What there is now; ``None`` where there is nothing (the registry is empty then).
+    driver, side
+        The threads: everything that touches the engine, and what does not.
+    emitter
+        For events outside of turns; the agent's own events reach the same ears.
+    panels
+        The panels by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine | None = None,
+        tools: Toolbox | None = None,
+        registry: Registry | str | Path | Mapping[str, Any] | list[Any] | None = None,
+        profile: Profile | str | None = None,
+        session: str | Path | None = None,
+        model: str | Path | None = None,
+        n_ctx: int = 4096,
+        contents: bool = False,
+        embedder: Embedder | str | None = None,
+    ) -> None:
+        self.profile = load_profile(profile) if isinstance(profile, str) else profile or Profile()
+        self.ask_before = "writes"
+        self.session_path = Path(session).expanduser() if session is not None else _new_session()
+        self.engine: Engine | None = None
+        self.toolbox: Toolbox | None = None
+        self.router: Router | None = None
+        self.agent: Agent | None = None
+        self.recorder: SessionRecorder | None = None
+        self.embedder = embedder
+        self.model_name: str | None = None
+        self.quantisation: str | None = None
+        self._ear_lock = threading.Lock()
+        self._subscribers: tuple[Callable[[frozenset[str]], None], ...] = ()
+        self._closed = False
+        self.pump = Pump()
+        self.driver = Driver("nexus-engine", on_change=self._bar_changed, on_stop=self._interrupt)
+        self.side = Driver("nexus-side", on_change=self._bar_changed)
+        self.emitter = Emitter(_Ear(self))
+        self.bar = Bar(self)
+        self.sources = Sources()
+        self.registry: Registry = self.sources.registry()
+        self.panels: dict[str, Panel] = {}
+        self.crew = Crew(self, n_ctx=n_ctx, contents=contents)
+        self._make_panels()
+        self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
+
+    def __repr__(self) -> str:
+        return f"Desk({self.model_name or 'no model'}, {len(self.registry)} tools, {self.driver.state.label})"
+
+    # -- what views get -----------------------------------------------------------------------------------
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the parts: the bar and every panel."""
+        return ("bar", *self.panels)
+
+    def parts(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return parts as JSON values; one that cannot be made is left out, and said in the bar."""
+        made: dict[str, Any] = {}
+        for name in names:
+            try:
+                made[name] = to_json(self.bar.part() if name == "bar" else self.panels[name].part())
+            except Exception as error:
+                logger.exception("the part %r could not be made", name)
+                if name != "bar":
+                    self.bar.tell("bad", f"The {name} panel cannot be shown: {type(error).__name__}.")
+        return made
+
+    def changed(self, *names: str) -> None:
+        """Say that parts are other ones now; from any thread, cheap, and as often as it happens."""
+        self.pump.mark(names)
+        for callback in self._subscribers:
+            callback(frozenset(names))
+
+    def subscribe(self, callback: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Have `callback` called with the names of parts that changed, in any thread.
+
+        Returns
+        -------
+        What ends the subscription.
+        """
+        self._subscribers = (*self._subscribers, callback)
+
+        def end() -> None:
+            self._subscribers = tuple(item for item in self._subscribers if item is not callback)
+
+        return end
+
+    def handle(self, method: str, params: Mapping[str, Any], reply: Callable[[object], None]) -> None:
+        """Do what a view asks for.
+
+        Parameters
+        ----------
+        method
+            ``stop``, or ``<panel>.<handler>``.
+        reply
+            Called once, with the result, a `Reply`, or the exception; at once, or from the job's thread.
+        """
+        try:
+            if method == "stop":
+                reply({"stopped": self.stop()})
+                return
+            function = self._handler(method)
+            handling = handling_of(function)
+            if handling is None or handling.lane is None:
+                reply(call(function, params))
+                return
+            lane = self.driver if handling.lane is Lane.ENGINE else self.side
+            lane.submit(handling.label, lambda: call(function, params), lambda done: reply(_outcome(done)))
+        except NexusError as error:
+            reply(error)
+        except Exception as error:
+            logger.exception("the request %s failed", neutralise(method, limit=80))
+            reply(error)
+
+    def _handler(self, method: str) -> Callable[..., Any]:
+        name, _, rest = method.partition(".")
+        panel = self.panels.get(name)
+        function = methods_of(panel).get(rest) if panel is not None else None
+        if function is None:
+            raise UnknownMethod(
+                f"nothing is called {neutralise(method, limit=80)!r}",
+                next_step="reload the page, so that view and kernel are of one version",
+            )
+        return function
+
+    # -- the session --------------------------------------------------------------------------------------
+
+    @property
+    def session_name(self) -> str:
+        """Name of the session."""
+        return self.session_path.name.removesuffix(".nexus")
+
+    def ask(self, request: str, on_done: Callable[[Ticket[Turn]], None] | None = None) -> Ticket[Turn]:
+        """Post a turn behind what runs and waits; its failures are in the turn that the ticket brings."""
+        return self.driver.submit("turn", lambda: self.crew.turn(request), on_done)
+
+    def stop(self) -> bool:
+        """End the running job now, from any thread: prefill, tool call, or a wait for approval.
+
+        Returns
+        -------
+        Whether there was one. What waits in the queue stays there.
+        """
+        return self.driver.stop()
+
+    def change_profile(self, **values: Any) -> Profile:
+        """Change settings of the next turn.
+
+        Raises
+        ------
+        SettingsError
+            When a value means nothing; nothing has changed then.
+        """
+        ask_before = values.pop("ask_before", self.ask_before)
+        if ask_before not in ASK_BEFORE:
+            from nexus_lab.settings import SettingsError
+
+            raise SettingsError(
+                f"ask_before = {ask_before!r}", next_step=f"choose {', '.join(ASK_BEFORE[:-1])} or never"
+            )
+        self.profile = self.profile.changed(**values)
+        self.ask_before = ask_before
+        self.changed("agent", "routing", "cache", "splice")
+        return self.profile
+
+    @property
+    def missing(self) -> str | None:
+        """What is missing before something can be asked, ``None`` when nothing is."""
+        if self.engine is None:
+            return "No model is loaded. Load one under Models."
+        if not self.sources.running():
+            listed = any(source.state == "listed" for source in self.sources.all)
+            where = "Start one that is listed under Registry." if listed else "Connect one under Registry."
+            return f"No server runs, so that no tool can be called. {where}"
+        if self.agent is None:
+            return "The agent is being put together."
+        return None
+
+    def close(self) -> None:
+        """End what the desk began: jobs, record, servers and engine of its own. Harmless when done twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.driver.close()
+        self.side.close()
+        for panel in self.panels.values():
+            panel.close()
+        self.crew.close()
+        self.pump.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # -- within -------------------------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        """Tell recorder, bar and panels of an event, one event at a time."""
+        with self._ear_lock:
+            ears = [self.recorder, self.bar, *self.panels.values()]
+            for ear in ears:
+                if ear is None:
+                    continue
+                try:
+                    ear.on_event(event)
+                except Exception:
+                    logger.exception("%r failed on event %d (%s)", ear, event.id, event.name)
+        self.changed("bar")
+
+    def tell_panels(self, hook: str, *values: Any) -> None:
+        """Call a hook of every panel, such as ``on_turn``; one that fails keeps no other from it."""
+        for panel in self.panels.values():
+            try:
+                getattr(panel, hook)(*values)
+            except Exception:
+                logger.exception("%s of panel %r failed", hook, panel.name)
+        self.changed(*self.part_names)
+
+    def _make_panels(self) -> None:
+        for name, (module, kind) in PANELS.items():
+            try:
+                found = import_module(f"nexus_lab.lab.{module}")
+            except ModuleNotFoundError as error:
+                if error.name != f"nexus_lab.lab.{module}":
+                    raise
+                logger.warning("there is no panel %r yet", name)
+                continue
+            self.panels[name] = getattr(found, kind)(self)
+
+    def _interrupt(self) -> None:
+        """End what the driver is doing now; the approval first, since it may be what the turn waits for."""
+        panel = self.panels.get("agent")
+        if panel is not None:
+            panel.withdraw_approval()  # type: ignore[attr-defined]  # the agent's panel has it
+        if self.agent is not None:
+            self.agent.stop()
+        elif self.engine is not None:
+            self.engine.cancel()
+
+    def _bar_changed(self) -> None:
+        self.changed("bar")
+
+
+class _Ear:
+    """The desk as an observer of an agent."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def on_event(self, event: Event) -> None:
+        self._desk.hear(event)
+
+
+def _outcome(ticket: Ticket[Any]) -> object:
+    return ticket.result if ticket.error is None else ticket.error
+
+
+def _new_session() -> Path:
+    return home() / "sessions" / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}.nexus"
