@@ -56,6 +56,13 @@ class Conversation:
         Where splices find compiled blocks.
     pool, store
         Sequences and snapshots, shared between the conversations of an engine.
+
+    Attributes
+    ----------
+    runner
+        Executes the operations; one can step back and forth with it between turns.
+    messages
+        Which logical tokens each message occupies, in order.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class Conversation:
     ) -> None:
         self._engine = engine
         self._emitter = emitter
-        self._policy = policy
+        self.policy = policy
         self.transcript = Transcript(engine, system=system)
         self.runner = ProgramRunner(engine, blocks=blocks, on_op=self._tell_op, pool=pool, store=store)
         self.messages: list[MessageSpan] = []
@@ -135,9 +142,9 @@ class Conversation:
 
     def end_turn(self) -> None:
         """Let the policy decide what leaves the cache."""
-        ops = self._policy.next_ops(tuple(self.messages), self.runner.snapshot.state)
+        ops = self.policy.next_ops(tuple(self.messages), self.runner.snapshot.state)
         if ops:
-            self.step(*ops, note=f"policy {self._policy.name}")
+            self.step(*ops, note=f"policy {self.policy.name}")
 
     def step(
         self,
@@ -183,6 +190,13 @@ class Conversation:
         if self.runner.program != mark.program:
             self._note = "rewind"
             self.runner.run(mark.program)
+
+    def rejoin(self) -> None:
+        """Return to the newest operation, where somebody had stepped back to look at an earlier one."""
+        runner = self.runner
+        if runner.cursor < len(runner.timeline):
+            self._note = "return"
+            runner.goto(len(runner.timeline))
 
     def close(self) -> None:
         """Give the sequence back; its plain prefix stays warm for other conversations."""

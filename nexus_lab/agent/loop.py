@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nexus_lab.agent.base import Observer
+    from nexus_lab.agent.conversation import Mark
     from nexus_lab.agent.rows import FidelityRow
     from nexus_lab.agent.splicing import Spliced
+    from nexus_lab.cache import Policy
     from nexus_lab.engine import Engine, Generation
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
@@ -113,14 +115,11 @@ class Agent:
     def conversation(self) -> Conversation:
         """The conversation that the next turn continues; opened when there is none."""
         if self._conversation is None:
-            policy = make_policy(
-                self.profile.policy, keep_last=self.profile.keep_responses, repos=self.profile.repos
-            )
             conversation = Conversation(
                 self.engine,
                 system=self.system,
                 emitter=self.emitter,
-                policy=policy,
+                policy=self._policy(),
                 blocks=LibraryBlocks(self.library),
                 pool=self._pool,
                 store=self._store,
@@ -128,6 +127,40 @@ class Agent:
             conversation.open()
             self._conversation = conversation
         return self._conversation
+
+    @property
+    def live(self) -> Conversation | None:
+        """The conversation when there is one; opens none, so that any thread may look."""
+        return self._conversation
+
+    def _policy(self) -> Policy:
+        profile = self.profile
+        return make_policy(profile.policy, keep_last=profile.keep_responses, repos=profile.repos)
+
+    def return_to(self, mark: Mark, *, n_history: int, turn: int) -> None:
+        """Take the conversation back to an earlier point of it, to go on from there under today's settings.
+
+        Parameters
+        ----------
+        mark
+            The point, as `Conversation.mark` gave it or with a longer program of the same messages.
+        n_history
+            Messages that routing knew of then.
+        turn
+            Number of the last turn before it; the next one follows on.
+
+        Raises
+        ------
+        NexusError
+            When the state cannot be brought about; the conversation then stays as it is.
+        """
+        conversation = self.conversation
+        conversation.runner.goto(len(mark.program))  # stopped on the way, this leaves the timeline as it is
+        conversation.rewind(mark)
+        conversation.runner.run(mark.program)
+        conversation.policy = self._policy()
+        del self._history[n_history:]
+        self._turns = turn
 
     @property
     def history(self) -> tuple[Mapping[str, Any], ...]:
@@ -228,6 +261,7 @@ class Agent:
         conversation = self.conversation
         if opened:
             turn.reused_tokens += conversation.reused
+        conversation.rejoin()
         return conversation
 
     @contextmanager

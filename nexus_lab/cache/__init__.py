@@ -19,7 +19,7 @@ from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, ProgramError, Rep
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy, make_policy
 from nexus_lab.cache.program import CacheProgram
 from nexus_lab.cache.runner import ProgramRunner
-from nexus_lab.cache.slots import SequencePool, SlotMatch
+from nexus_lab.cache.slots import SequencePool, SlotMatch, SlotUse
 from nexus_lab.cache.snapshots import DEFAULT_ARENA_BYTES, Snapshot, SnapshotStore
 from nexus_lab.cache.state import CacheState, IntegrityError, Origin, PositionRun, fold
 
@@ -51,6 +51,7 @@ __all__ = [
     "RunnerError",
     "SequencePool",
     "SlotMatch",
+    "SlotUse",
     "Snapshot",
     "SnapshotStore",
     "Splice",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache.snapshots import RowMap, Snapshot
     from nexus_lab.engine import Engine
 
-__all__ = ["SequencePool", "SlotMatch"]
+__all__ = ["SequencePool", "SlotMatch", "SlotUse"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +51,25 @@ class SlotMatch:
     length: int
     rows: RowMap
     schedule: BatchSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """A sequence of the pool, for views.
+
+    Attributes
+    ----------
+    seq
+        Engine sequence.
+    n_plain
+        Tokens of its plain prefix; 0 while nothing of it can be matched.
+    warm
+        Nobody leases it: it is kept until its cells or its slot are needed.
+    """
+
+    seq: int
+    n_plain: int
+    warm: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +184,12 @@ class SequencePool:
         """Release all warm sequences."""
         while self.evict_one():
             pass
+
+    def listing(self) -> tuple[SlotUse, ...]:
+        """Return the pool's sequences, leased and warm, by number; from the thread that holds the turn."""
+        sizes = {item.seq: item.n_plain for item in self._slots.values()}
+        held = sorted([*self._leased, *self._warm])
+        return tuple(SlotUse(seq, sizes.get(seq, 0), seq in self._warm) for seq in held)
 
     def counters(self) -> dict[str, int]:
         """Return the counters of the L0 arena, with sequences leased, warm and evicted."""

@@ -38,7 +38,7 @@ from nexus_lab.splice.contracts import (
     parse_contract,
 )
 from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fraction
-from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift
+from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift, row_drift
 from nexus_lab.splice.fidelity import NoiseFloor, Shadow, no_room, noise_floor, prompt_tokens, shadow_prefill
 from nexus_lab.splice.identity import block_id, context_hash
 from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks
@@ -127,6 +127,7 @@ __all__ = [
     "prompt_tokens",
     "repair_count",
     "repair_fraction",
+    "row_drift",
     "sample_history",
     "sample_tokens",
     "save_calibration",

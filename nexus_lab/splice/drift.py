@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["DriftError", "KVDrift", "Rows", "key_value_drift"]
+__all__ = ["DriftError", "KVDrift", "Rows", "key_value_drift", "row_drift"]
 
 
 class DriftError(NexusError):
@@ -108,6 +108,29 @@ def key_value_drift(reference: Rows, other: Rows, *, n_head_kv: int, start: int,
         values.append(_head_drift(reference.value(layer)[cells[0]], other.value(layer)[cells[1]], n_head_kv))
     k, v = np.asarray(keys), np.asarray(values)
     return KVDrift(k[:, 0], k[:, 1], v[:, 0], v[:, 1], stop - start)
+
+
+def row_drift(reference: NDArray[Any], other: NDArray[Any], *, n_head_kv: int) -> NDArray[np.float64]:
+    """Compare the rows of one layer, token by token.
+
+    Parameters
+    ----------
+    reference, other
+        Rows of the same tokens in the same order, [n_tokens, n_head_kv * head_dim].
+    n_head_kv
+        KV heads of the model.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [3, n_head_kv]: absolute and relative drift as in `KVDrift`, and the signed mean of the
+        difference over tokens and dimensions. NaN when there is no token.
+    """
+    if not len(reference):
+        return np.full((3, n_head_kv), np.nan)
+    shape = (reference.shape[0], n_head_kv, -1)
+    p, q = (np.asarray(rows, dtype=np.float64).reshape(shape) for rows in (reference, other))
+    return np.concatenate([_head_drift(reference, other, n_head_kv), (q - p).mean(axis=(0, 2))[np.newaxis]])
 
 
 def _cells(state: Rows, start: int, stop: int) -> NDArray[np.intp]:
