@@ -1,0 +1,140 @@
+"""The records of splice trials: what was asked, what was measured, and the frames behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nexus_lab.lab.splice_film import MEASURES, FilmStep
+from nexus_lab.lab.splice_parts import TrialError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nexus_lab.errors import Decline
+
+__all__ = ["MeasuredSplice", "NextToken", "SpliceSettings", "SpliceTrial"]
+
+_REPAIRS = ("leading", "trailing", "none", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpliceSettings:
+    """What is tried; as ``SpliceSettings`` of the wire.
+
+    Attributes
+    ----------
+    budget
+        Fraction of the block to recompute; ``None`` takes R(n_past) from `k`.
+    measure
+        Prefill the same tokens as a reference; without it there is no drift and no fidelity.
+    attention
+        Compare the attention of the next token, where it can be read.
+    """
+
+    tool: str
+    n_past: int
+    repair: str = "leading"
+    budget: float | None = 0.25
+    k: float = 4.0
+    measure: bool = True
+    attention: bool = False
+
+    def __post_init__(self) -> None:
+        if self.repair not in _REPAIRS:
+            raise TrialError(f"no repair {self.repair!r}", next_step=f"choose one of {', '.join(_REPAIRS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class NextToken:
+    """A token and its probability by both paths."""
+
+    text: str
+    prefill: float
+    spliced: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSplice:
+    """The splice against the prefill of the same tokens; times in ms, divergences in nats.
+
+    Attributes
+    ----------
+    n_positions
+        Positions compared: after the prompt, and after each token that both paths were forced to say.
+    next
+        The likeliest next tokens of the prefill, and all others as one.
+    """
+
+    prefill_ms: float
+    dkl: float
+    noise_floor: float
+    n_positions: int
+    top1: float
+    same_first: bool
+    next: tuple[NextToken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpliceTrial:
+    """One trial, as ``SpliceRun`` of the wire; the arrays behind `frame` are its own.
+
+    Attributes
+    ----------
+    source
+        Where the tokens before the block come from.
+    repaired, curve_tokens
+        Tokens recomputed, and how many R(n_past) asks for.
+    ttft_ms
+        From nothing of the block in the cache to the logits of the first new token.
+    attention_declined
+        Why there is no attention although it was asked for.
+    drift
+        float32 [n_steps, 2, 3, n_layer, n_head_kv]: K and V by ``MEASURES``; ``None`` without a reference.
+    attention_drift
+        float32 [n_steps, 3, n_layer, n_head].
+    """
+
+    id: str
+    settings: SpliceSettings
+    n_tokens: int
+    anchor: int
+    bytes: int
+    anchored: bool
+    source: str
+    repaired: int
+    curve_tokens: int
+    steps: tuple[FilmStep, ...]
+    declined: Decline | None
+    n_layer: int
+    n_head_kv: int
+    n_head: int
+    ttft_ms: float
+    measured: MeasuredSplice | None
+    attention_declined: Decline | None
+    drift: NDArray[np.float32] | None
+    attention_drift: NDArray[np.float32] | None
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether attention was compared."""
+        return self.attention_drift is not None
+
+    def frames(self, tensor: str, measure: str) -> NDArray[np.float32] | None:
+        """Return float32 [n_steps, rows, columns] of one tensor and measure; ``None`` where not measured.
+
+        Raises
+        ------
+        TrialError
+            When there is no such tensor or measure.
+        """
+        if measure not in MEASURES or tensor not in ("k", "v", "attention"):
+            raise TrialError(
+                f"nothing is measured as {tensor!r}, {measure!r}",
+                next_step="choose k, v or attention, and relative, absolute or signed",
+            )
+        at = MEASURES.index(measure)
+        if tensor == "attention":
+            return None if self.attention_drift is None else self.attention_drift[:, at]
+        return None if self.drift is None else self.drift[:, "kv".index(tensor), at]
