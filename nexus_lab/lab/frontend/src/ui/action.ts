@@ -20,7 +20,9 @@ export function useAction<T = unknown>(client: Client, method: string): Action<T
     setRunning((n) => n + 1);
     setProblem(null);
     try {
-      return (await client.request<T>(method, params)).result;
+      const { result } = await client.request<T | null>(method, params);
+      // A method without a result has still worked.
+      return result ?? ({} as T);
     } catch (error) {
       if (mine === newest.current) setProblem(problemOf(error));
       return null;
