@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.calling import CallWriter, tool_block
@@ -21,7 +22,7 @@ from nexus_lab.settings import Profile
 from nexus_lab.splice import BlockLibrary, LibraryBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nexus_lab.agent.base import Observer
     from nexus_lab.agent.conversation import Mark
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
 
-    Approve = Callable[[ToolSpec, Mapping[str, Any]], bool]
+    Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
+    AskBefore = Literal["writes", "every", "never"]
 
 __all__ = ["SYSTEM_PROMPT", "Agent", "ApprovalRefused"]
 
@@ -68,7 +70,11 @@ class Agent:
     observers
         Hear every event, for example a `nexus_lab.trace.SessionRecorder`.
     approve
-        Asked before a tool that is not marked read-only runs; ``None`` refuses those.
+        Asked before a tool runs, as `ask_before` says; ``None`` refuses those. Returns whether it may, or the
+        arguments that it is to run with instead.
+    ask_before
+        ``writes``: a tool that is not marked read-only; ``every`` tool; or ``never``, which runs them all.
+        Can be changed between turns.
     system
         System prompt.
     library
@@ -84,6 +90,7 @@ class Agent:
         profile: Profile | None = None,
         observers: Sequence[Observer] = (),
         approve: Approve | None = None,
+        ask_before: AskBefore = "writes",
         system: str = SYSTEM_PROMPT,
         library: BlockLibrary | None = None,
     ) -> None:
@@ -94,12 +101,15 @@ class Agent:
         self.emitter = Emitter(*observers)
         self.system = system
         self.library = library or BlockLibrary(engine)
+        self.ask_before: AskBefore = ask_before
         self._approve = approve
         self._splicer = Splicer(engine, self.library, self.emitter)
         self._calls = CallWriter(engine, self.emitter)
         self._pool = SequencePool(engine)
         self._store = SnapshotStore()
         self._turns = 0
+        self._asking = self._stopped = False
+        self._on_progress: Callable[[int, int], None] | None = None
         self._history: list[dict[str, Any]] = []
         self._conversation: Conversation | None = None
 
@@ -167,12 +177,20 @@ class Agent:
         """The messages of the conversation, as routing sees them."""
         return tuple(self._history)
 
-    def new_conversation(self) -> None:
-        """Forget the conversation; its system prompt stays warm for the next."""
+    def new_conversation(self, *, turn: int | None = None) -> None:
+        """Forget the conversation; its system prompt stays warm for the next.
+
+        Parameters
+        ----------
+        turn
+            Number of the last turn before the next one; ``None`` goes on counting.
+        """
         if self._conversation is not None:
             self._conversation.close()
             self._conversation = None
         self._history.clear()
+        if turn is not None:
+            self._turns = turn
 
     def compile_block(self, tool: str, *, schema_mode: str = "full") -> int:
         """Compile the block of `tool` behind the system prompt now; returns its length in tokens.
@@ -197,6 +215,8 @@ class Agent:
 
     def stop(self) -> None:
         """Stop the running turn, from any thread: prefill, generation and tool calls."""
+        # Also between two of these, where there is nothing to cancel.
+        self._stopped = self._asking
         self.engine.cancel()
         self.tools.cancel()
 
@@ -208,7 +228,13 @@ class Agent:
 
     # -- the turn -----------------------------------------------------------------------------------------
 
-    def ask(self, request: str, *, on_token: Callable[[str], None] | None = None) -> Turn:
+    def ask(
+        self,
+        request: str,
+        *,
+        on_token: Callable[[str], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Turn:
         """Run one turn and return what came of it; blocks, and can be stopped or interrupted.
 
         Parameters
@@ -217,6 +243,8 @@ class Agent:
             What the user says.
         on_token
             Called with each piece of the model's text as it comes.
+        on_progress
+            Called during each prefill with the tokens done and all tokens.
 
         Returns
         -------
@@ -233,12 +261,16 @@ class Agent:
             number=self._turns,
             request=request,
             schema_mode=self.profile.schema_mode,
-            settings=self.profile.to_dict(),
+            settings={**self.profile.to_dict(), "ask_before": self.ask_before},
         )
+        self._asking, self._stopped, self._on_progress = True, False, on_progress
         clock = StageClock(turn)
-        with self.emitter.span(EventKind.TURN, f"turn {turn.number}", contents={"request": request}) as span:
+        with self.emitter.span(
+            EventKind.TURN, f"turn {turn.number}", contents={"request": request}, turn=turn.number
+        ) as span:
             try:
                 conversation = self._continued(turn)
+                self._check_stopped()
                 with self._undone_on_failure(conversation), self.engine.turn():
                     self._run(turn, clock, on_token)
             except NexusError as error:
@@ -250,6 +282,7 @@ class Agent:
                 turn.outcome = TurnOutcome.CANCELLED
                 raise
             finally:
+                self._asking = False
                 turn.times_ms["total"] = clock.elapsed() * 1e3
                 span.add(turn.to_row())
                 span.set(outcome=turn.outcome.value, tool=turn.tool)
@@ -262,7 +295,12 @@ class Agent:
         if opened:
             turn.reused_tokens += conversation.reused
         conversation.rejoin()
+        conversation.policy = self._policy()
         return conversation
+
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise Cancelled("the turn was stopped", next_step="ask again")
 
     @contextmanager
     def _undone_on_failure(self, conversation: Conversation) -> Iterator[None]:
@@ -285,6 +323,7 @@ class Agent:
     def _run(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
         with clock.stage("route"):
             turn.decision = self._route(turn.request)
+        self._check_stopped()
         tool = turn.decision.tool
         if tool is None:
             turn.outcome = TurnOutcome.ABSTAINED
@@ -303,7 +342,13 @@ class Agent:
         with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": request}) as span:
             decision = self.router.route(request, self._history)
             span.add(_routing_row(decision))
-            span.set(margin=decision.margin, tau=decision.tau, decision=decision.outcome.value)
+            span.set(
+                margin=decision.margin,
+                tau=decision.tau,
+                decision=decision.outcome.value,
+                fit=decision.fit,
+                threshold=decision.threshold,
+            )
         self.emitter.point(
             EventKind.GATE,
             decision.outcome.value,
@@ -316,7 +361,9 @@ class Agent:
     def _answer_alone(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
         conversation = self.conversation
         with clock.stage("prefill"):
-            conversation.append("user", conversation.transcript.user(turn.request))
+            conversation.append(
+                "user", conversation.transcript.user(turn.request), on_progress=self._on_progress
+            )
         turn.answer = self._reply(turn, clock, on_token)
         self._remember("user", turn.request)
         self._remember("assistant", turn.answer)
@@ -337,7 +384,7 @@ class Agent:
                     profile=self.profile,
                 )
                 turn.reused_tokens += spliced.reused
-            conversation.append("user", pieces, before=start)
+            conversation.append("user", pieces, before=start, on_progress=self._on_progress)
         if spliced is None:
             self._write_call(turn, spec, clock)
             return
@@ -389,17 +436,20 @@ class Agent:
         return spliced.row
 
     def _execute(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> ToolResult:
+        edited = False
+        if self.ask_before == "every" or (self.ask_before == "writes" and not spec.read_only):
+            with clock.stage("approval"):
+                edited = self._ask_approval(turn, spec)
+        self._check_stopped()
         arguments = turn.arguments or {}
-        if not spec.read_only and not (self._approve and self._approve(spec, arguments)):
-            turn.outcome = TurnOutcome.REFUSED
-            raise ApprovalRefused(
-                f"{spec.name} may change something and was not approved",
-                next_step="approve it, or pass `approve` to the agent",
-            )
         with (
             clock.stage("tool"),
             self.emitter.span(
-                EventKind.TOOL, spec.name, server=spec.server, contents={"arguments": arguments}
+                EventKind.TOOL,
+                spec.name,
+                server=spec.server,
+                contents={"arguments": arguments},
+                edited=edited,
             ) as span,
         ):
             result = self.tools.call(spec, arguments)
@@ -407,13 +457,32 @@ class Agent:
             span.set_contents(result=result.text)
             return result
 
+    def _ask_approval(self, turn: Turn, spec: ToolSpec) -> bool:
+        """Ask whether the tool may run; returns whether its arguments were changed in that.
+
+        The context keeps the call as the model wrote it; what is remembered of the turn is what was sent.
+        """
+        arguments = turn.arguments or {}
+        answer = self._approve(spec, arguments) if self._approve is not None else False
+        if isinstance(answer, Mapping):
+            turn.arguments = dict(answer)
+            self._history[-1]["tool_calls"] = [{"name": spec.name, "arguments": turn.arguments}]
+            return turn.arguments != arguments
+        if not answer:
+            turn.outcome = TurnOutcome.REFUSED
+            what = "was not approved" if spec.read_only else "may change something and was not approved"
+            raise ApprovalRefused(
+                f"{spec.name} {what}", next_step="approve it, or pass `approve` to the agent"
+            )
+        return False
+
     def _read_result(
         self, turn: Turn, result: ToolResult, clock: StageClock, on_token: Callable[[str], None] | None
     ) -> None:
         conversation = self.conversation
         shown = self._shortened(result.text)
         with clock.stage("result"):
-            conversation.append("tool", conversation.transcript.tool(shown))
+            conversation.append("tool", conversation.transcript.tool(shown), on_progress=self._on_progress)
         self._remember("tool", shown, tool=turn.tool)
         turn.answer = self._reply(turn, clock, on_token)
         self._remember("assistant", turn.answer)

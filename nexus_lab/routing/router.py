@@ -79,10 +79,7 @@ class Router:
         threads: int | None = None,
         store: bool = True,
     ) -> None:
-        if top_k < 1:
-            raise RoutingError(f"top_k = {top_k}", next_step="choose at least 1")
-        if tau is not None and not tau >= 0:
-            raise RoutingError(f"tau = {tau} is no margin", next_step="choose a value of at least 0")
+        _check_gate(tau, top_k)
         self._registry = registry if isinstance(registry, Registry) else load_registry(registry)
         self.top_k = top_k
         self.cross_encoder = cross_encoder
@@ -104,6 +101,25 @@ class Router:
     def registry(self) -> Registry:
         """The tools."""
         return self._registry
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the embedder is loaded and the tools are embedded; never waits."""
+        return self._ready is not None
+
+    def configure(self, *, tau: float | None, top_k: int) -> None:
+        """Set the gate of the decisions to come.
+
+        Parameters
+        ----------
+        tau
+            Margin from which a decision stands by itself; ``None`` takes the calibrated one.
+        top_k
+            Candidates that a decision lists.
+        """
+        _check_gate(tau, top_k)
+        with self._turn:
+            self._tau, self.top_k = tau, top_k
 
     @property
     def embedder(self) -> Embedder:
@@ -137,7 +153,14 @@ class Router:
         """The examples that were added: pairs of tool and request, oldest first."""
         return tuple(self._warm().scorer.examples)
 
-    def route(self, request: str, context: Sequence[Message] = ()) -> RoutingDecision:
+    def route(
+        self,
+        request: str,
+        context: Sequence[Message] = (),
+        *,
+        tau: float | None = None,
+        top_k: int | None = None,
+    ) -> RoutingDecision:
         """Choose the tool for `request`.
 
         Parameters
@@ -146,9 +169,14 @@ class Router:
             What the user says now.
         context
             The turns before it, oldest first; read only where the request refers back.
+        tau, top_k
+            Of this decision alone; ``None`` takes the router's own.
         """
         with self._turn:
-            return self._decide(request, self.scores(request, context))
+            stage = self.scores(request, context)
+            return self._decide(
+                request, stage, self.tau if tau is None else tau, self.top_k if top_k is None else top_k
+            )
 
     def scores(self, request: str, context: Sequence[Message] = ()) -> StageScores:
         """Return what each stage says about all tools, without deciding."""
@@ -204,23 +232,24 @@ class Router:
         with self._turn:
             self._warm().scorer.check_integrity()
 
-    def _decide(self, request: str, stage: StageScores) -> RoutingDecision:
+    def _decide(self, request: str, stage: StageScores, tau: float, top_k: int) -> RoutingDecision:
+        _check_gate(tau, top_k)
         times = stage.times_ms
         with timed(times, "gate"):
             ranking = rank(stage)
-            verdict = judge(request, stage, ranking, tau=self.tau, threshold=self.threshold)
-            depth = max(self.top_k, _RERANK_DEPTH) if self.cross_encoder else self.top_k
+            verdict = judge(request, stage, ranking, tau=tau, threshold=self.threshold)
+            depth = max(top_k, _RERANK_DEPTH) if self.cross_encoder else top_k
             candidates = [self._candidate(stage, int(place)) for place in ranking.order[:depth]]
         if verdict.outcome is Outcome.ESCALATION_UNAVAILABLE and self.cross_encoder is not None:
             with timed(times, "rerank"):
-                candidates, verdict = self._escalate(self.cross_encoder, stage, candidates, ranking)
+                candidates, verdict = self._escalate(self.cross_encoder, candidates, stage, ranking, tau)
         return RoutingDecision(
             request=request,
             normalised=stage.normalised,
-            candidates=tuple(candidates[: self.top_k]),
+            candidates=tuple(candidates[:top_k]),
             margin=ranking.margin,
             dense_margin=stage.dense_margin,
-            tau=self.tau,
+            tau=tau,
             outcome=verdict.outcome,
             tool=verdict.tool,
             reason=verdict.reason,
@@ -228,11 +257,16 @@ class Router:
             threshold=self.threshold,
             used_context=stage.reference is not None,
             times_ms=times,
-            settings=self._settings(),
+            settings=self._settings(tau, top_k),
         )
 
     def _escalate(
-        self, reader: CrossEncoder, stage: StageScores, candidates: list[Candidate], ranking: Ranking
+        self,
+        reader: CrossEncoder,
+        candidates: list[Candidate],
+        stage: StageScores,
+        ranking: Ranking,
+        tau: float,
     ) -> tuple[list[Candidate], Verdict]:
         documents = [tool_document(self.registry[candidate.tool]) for candidate in candidates]
         scores = reader.score(stage.normalised, documents)
@@ -243,7 +277,7 @@ class Router:
         judged.sort(key=lambda candidate: -(candidate.cross_encoder or 0.0))
         best = judged[0].tool
         reason = (
-            f"The margin of {ranking.margin:.4f} is under tau = {self.tau:.4f}; {reader.name} chose "
+            f"The margin of {ranking.margin:.4f} is under tau = {tau:.4f}; {reader.name} chose "
             f"{neutralise(best, limit=80)} among {len(judged)}."
         )
         return judged, Verdict(Outcome.ESCALATED, best, reason)
@@ -258,12 +292,13 @@ class Router:
             view=self.index.best_view(name, stage.query),
         )
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self, tau: float, top_k: int) -> dict[str, Any]:
         warm = self._warm()
         return {
             "embedder": warm.scorer.embedder.name,
             "scoring": SCORING,
-            "tau_from": "given" if self._tau is not None else warm.calibrated_by,
+            "tau_from": warm.calibrated_by if tau == warm.calibration.gate.tau else "given",
+            "top_k": top_k,
             "n_tools": len(warm.scorer.index),
             "n_vectors": warm.scorer.index.n_vectors,
             "kernel": warm.scorer.index.kernel,
@@ -296,3 +331,10 @@ class Router:
         from nexus_lab.routing.embedder import load_embedder
 
         return load_embedder(self._given or "bundled", threads=self._threads, on_progress=on_progress)
+
+
+def _check_gate(tau: float | None, top_k: int) -> None:
+    if top_k < 1:
+        raise RoutingError(f"top_k = {top_k}", next_step="choose at least 1")
+    if tau is not None and not tau >= 0:
+        raise RoutingError(f"tau = {tau} is no margin", next_step="choose a value of at least 0")
