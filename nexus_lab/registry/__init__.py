@@ -29,7 +29,7 @@ from nexus_lab.registry.errors import (
     ToolNotFound,
     ToolOutputTooLarge,
 )
-from nexus_lab.registry.loading import SourceFormat, load_registry
+from nexus_lab.registry.loading import SourceFormat, load_registry, load_registry_text
 from nexus_lab.registry.schema import RefFault, resolve_ref
 from nexus_lab.registry.signature import SignatureDetail, estimate_tokens, first_sentence, signature
 from nexus_lab.registry.text import neutralise
@@ -73,6 +73,7 @@ __all__ = [
     "first_sentence",
     "load_jsonschema",
     "load_registry",
+    "load_registry_text",
     "neutralise",
     "resolve_ref",
     "schema_text",

@@ -16,7 +16,7 @@ from nexus_lab.registry.lists import tool_entries, tools_from_entries
 from nexus_lab.registry.openapi import is_openapi, tools_from_openapi
 from nexus_lab.registry.text import neutralise
 
-__all__ = ["SourceFormat", "detect_format", "load_registry"]
+__all__ = ["SourceFormat", "detect_format", "load_registry", "load_registry_text"]
 
 _ACCEPTED = (
     "MCP tools/list JSON",
@@ -72,6 +72,27 @@ def load_registry(
         origin = neutralise(str(path), limit=200)
         document = _read(path, origin)
         name = name or _own_name(document) or path.stem
+    return _load_document(document, origin, name, server)
+
+
+def load_registry_text(text: str, *, name: str | None = None, server: str | None = None) -> Registry:
+    """Read a registry of tools from the text of such a file, for example one that was pasted.
+
+    Raises
+    ------
+    RegistryFormatError
+        As `load_registry` does.
+    """
+    origin = "the text"
+    if len(text) > _FILE_LIMIT:
+        raise RegistryFormatError(
+            f"{origin} has {len(text) / 1e6:.0f} million characters", next_step="give the tool list alone"
+        )
+    document = _parse(text, origin, yaml=False)
+    return _load_document(document, origin, name or _own_name(document), server)
+
+
+def _load_document(document: Any, origin: str, name: str | None, server: str | None) -> Registry:
     try:
         document = copy_json(document, **_DOCUMENT_LIMITS)
     except SchemaRefused as error:
@@ -163,10 +184,13 @@ def _describe(document: Any, entries: list[Any] | None) -> str:
 
 
 def _read(path: Path, origin: str) -> Any:
-    text = _read_text(path, origin)
+    return _parse(_read_text(path, origin), origin, yaml=path.suffix.lower() in _YAML_SUFFIXES)
+
+
+def _parse(text: str, origin: str, *, yaml: bool) -> Any:
     if not text.strip():
         raise RegistryFormatError(f"{origin} is empty", found="nothing", accepted=_ACCEPTED)
-    looks_yaml = path.suffix.lower() in _YAML_SUFFIXES or text.startswith(("openapi:", "swagger:", "---"))
+    looks_yaml = yaml or text.startswith(("openapi:", "swagger:", "---"))
     return _parse_yaml(text, origin) if looks_yaml else parse_json(text, origin=origin)
 
 
