@@ -151,8 +151,13 @@ export interface ListedServer {
   transport: "stdio" | "http";
   command: string;
 }
+/** Reply of the methods that add tools: how many, and one short sentence for each that could not be read. */
+export interface LoadReply {
+  added: number;
+  problems: string[];
+}
 /** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
- * {added, problems}; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
+ * LoadReply; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
  * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.stop {name}`,
  * `registry.retry {name}`. */
 
@@ -201,7 +206,7 @@ export interface RoutingPart {
 }
 /** Methods: `routing.route {request, with_conversation, top_k}` -> DecisionRow;
  * `routing.read_requests {text}` -> {requests: string[]}; `routing.apply {tau, top_k}`;
- * `routing.mark {id, mark, right_tool?}`; `routing.unmark {id}`. */
+ * `routing.mark {id, mark, right_tool?}` (null: no tool fits); `routing.unmark {id}`. */
 
 // -- cache -------------------------------------------------------------------------------------------------
 
@@ -455,6 +460,16 @@ export interface SessionPart {
   journal: { path: string; seconds_since_event: number | null } | null;
   targets: { target: string; label: string; detail: string }[];
 }
+/** What is removed from contents: all kinds that are known, keys and passwords only, or nothing. */
+export type Redaction = "all" | "secrets" | "none";
+
+/** Reply of `session.export`. */
+export interface ExportReply {
+  path: string;
+  bytes: number;
+}
+/** `settings` of `agent.apply`, `session.replay` and `cache.fork` hold only what is to change (Partial<Settings>);
+ * `redact` is a Redaction, read only where `contents` is true. */
 /** Methods: `session.open {path}`, `session.import {path? text?}`, `session.compare {a, b}` -> Comparison,
  * `session.export {run, target, contents, redact}` -> {path, bytes}, `session.replay {run, settings}` ->
  * {run}. */
