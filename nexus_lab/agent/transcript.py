@@ -123,6 +123,23 @@ class Transcript:
         """Return a mark to come back to with :meth:`rewind`."""
         return len(self._messages), len(self._texts), self._rendered
 
+    def rendering(self, n_messages: int) -> tuple[int, int, str]:
+        """Return a mark behind the first `n_messages`, which stand at the start of what is rendered.
+
+        Raises
+        ------
+        TemplateRewritesError
+            When the template renders them otherwise alone.
+        """
+        messages = self._messages[:n_messages]
+        rendered = self._model.render_chat(messages, add_generation_prompt=False) if messages else ""
+        if not self._rendered.startswith(rendered):
+            raise TemplateRewritesError(
+                "the model's chat template rewrites earlier messages", next_step="start a new conversation"
+            )
+        n_texts = sum(len(_PLACEHOLDER.findall(message["content"])) for message in messages)
+        return n_messages, n_texts, rendered
+
     def rewind(self, mark: tuple[int, int, str]) -> None:
         """Forget what was added since `mark`."""
         messages, texts, self._rendered = mark

@@ -1,0 +1,292 @@
+"""The operations of the live program as views show them: what the program says, and what was heard of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from nexus_lab.agent.base import EventKind, FidelityRow, OpRow, Status
+from nexus_lab.cache import CacheProgram, Drop, OpKind, Repair, Repos, Splice
+from nexus_lab.errors import Decline
+from nexus_lab.trace.text import count, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nexus_lab.agent import Event
+    from nexus_lab.cache import CacheOp, CacheState
+
+    Stop = Literal["gate", "declined", "dkl", "failed"]
+
+__all__ = ["Breakpoints", "OpBook", "OpCell"]
+
+_AGAIN = ("return", "rewind", "step")
+_ESCALATED = ("escalated", "escalation_unavailable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakpoints:
+    """Where `next_breakpoint` stops.
+
+    Attributes
+    ----------
+    gate
+        The margin was under tau, so that the request was escalated, or should have been.
+    declined
+        A splice was asked for and not done.
+    dkl
+        A splice lost more than `epsilon` nats.
+    failed
+        The tool reported an error.
+    """
+
+    gate: bool = True
+    declined: bool = True
+    dkl: bool = True
+    failed: bool = True
+    epsilon: float = 0.02
+
+    def chosen(self) -> frozenset[str]:
+        """Names of those that are on."""
+        return frozenset(name for name in ("gate", "declined", "dkl", "failed") if getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCell:
+    """One operation of the program; as ``OpCell`` of the wire.
+
+    Attributes
+    ----------
+    index
+        From 1.
+    stops
+        Breakpoints that are on and stop here.
+    """
+
+    index: int
+    kind: str
+    tokens: int
+    note: str
+    detail: str
+    turn: int | None
+    state_id: str
+    parent_id: str | None
+    active: int
+    logical: int
+    next_position: int
+    seconds: float | None
+    dkl: float | None
+    noise_floor: float | None
+    declined: Decline | None
+    stops: tuple[Stop, ...]
+
+
+@dataclass(slots=True)
+class _Note:
+    """What was heard of the operation that led to a state."""
+
+    note: str = ""
+    turn: int | None = None
+    seconds: float | None = None
+    tool: str | None = None
+    anchored: bool | None = None
+    span: int | None = None
+    dkl: float | None = None
+    noise_floor: float | None = None
+    declined: Decline | None = None
+    reasons: set[Stop] = field(default_factory=set)
+
+
+class OpBook:
+    """Hears events and keeps what they say of each operation, by the id of the state it leads to."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, _Note] = {}
+        self._prefixes: list[CacheProgram] = [CacheProgram()]
+        self._turn: int | None = None
+        self._last: _Note | None = None
+        self._spliced: _Note | None = None
+        self._tools: dict[int, str] = {}
+        self._pending: set[Stop] = set()
+        self._hearing: dict[EventKind, Callable[[Event], None]] = {
+            EventKind.TURN: self._hear_turn,
+            EventKind.CACHE_OP: self._hear_ops,
+            EventKind.SPLICE: self._hear_splice,
+            EventKind.DECLINE: self._hear_decline,
+            EventKind.FIDELITY: self._hear_fidelity,
+            EventKind.GATE: self._hear_gate,
+            EventKind.TOOL: self._hear_tool,
+        }
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event of the agent."""
+        hearing = self._hearing.get(event.kind)
+        if hearing is not None:
+            hearing(event)
+
+    def note_of(self, state_id: str) -> str:
+        """Return the words that came with the operation that led to a state."""
+        known = self._notes.get(state_id)
+        return known.note if known is not None else ""
+
+    def cells(self, timeline: CacheProgram, breakpoints: Breakpoints) -> tuple[OpCell, ...]:
+        """Return the operations of `timeline`, with the reasons to stop there that are on."""
+        prefixes = self._prefixes_of(timeline)
+        return tuple(
+            self._cell(index, op, prefixes[index - 1], prefixes[index], breakpoints)
+            for index, op in enumerate(timeline.ops, start=1)
+        )
+
+    def forget(self) -> None:
+        """Forget everything, for another conversation of another engine."""
+        self.__init__()  # type: ignore[misc]  # a book is nothing but what it has heard
+
+    # -- hearing ------------------------------------------------------------------------------------------
+
+    def _hear_turn(self, event: Event) -> None:
+        number = event.attributes.get("turn")
+        self._turn = number if event.duration_ns is None and isinstance(number, int) else None
+        self._spliced = None
+        self._pending.clear()
+
+    def _hear_gate(self, event: Event) -> None:
+        if event.name in _ESCALATED:
+            self._pending.add("gate")
+
+    def _hear_tool(self, event: Event) -> None:
+        failed = event.status is Status.ERROR or bool(event.attributes.get("is_error"))
+        if event.duration_ns is not None and failed:
+            self._pending.add("failed")
+
+    def _hear_decline(self, event: Event) -> None:
+        if self._last is not None and event.parent == self._last.span:
+            self._decline(self._last, event)
+
+    def _hear_ops(self, event: Event) -> None:
+        for row in event.rows:
+            if isinstance(row, OpRow):
+                self._hear_op(event, row)
+
+    def _hear_op(self, event: Event, row: OpRow) -> None:
+        known = self._notes.get(row.state_id)
+        if known is not None and (row.note in _AGAIN or known.note):
+            self._last = known  # brought about again, for a look back
+            return
+        note = _Note(
+            note=row.note,
+            turn=self._turn,
+            seconds=(event.duration_ns or 0) / 1e9,
+            anchored=row.anchored,
+            span=event.parent,
+            reasons=set(self._pending),
+        )
+        self._pending.clear()
+        self._notes[row.state_id] = self._last = note
+        if row.op.value in (OpKind.SPLICE.value, OpKind.REPAIR.value):
+            self._spliced = note
+
+    def _hear_splice(self, event: Event) -> None:
+        tool = event.attributes.get("tool")
+        if event.duration_ns is None:
+            if isinstance(tool, str):
+                self._tools[event.id] = tool
+            return
+        for note in self._notes.values():
+            if note.span == event.id:
+                note.tool = self._tools.get(event.id)
+                if event.status is Status.DECLINED:
+                    self._decline(note, event)
+
+    def _hear_fidelity(self, event: Event) -> None:
+        note = self._spliced if self._turn is not None else None
+        for row in event.rows:
+            if note is not None and isinstance(row, FidelityRow) and row.dkl is not None:
+                note.dkl, note.noise_floor = row.dkl, row.noise_floor
+
+    @staticmethod
+    def _decline(note: _Note, event: Event) -> None:
+        said = event.attributes
+        note.declined = Decline(
+            str(said.get("code", "")), str(said.get("reason", "")), str(said.get("instead", ""))
+        )
+        note.reasons.add("declined")
+
+    # -- showing ------------------------------------------------------------------------------------------
+
+    def _prefixes_of(self, timeline: CacheProgram) -> list[CacheProgram]:
+        """Return the prefixes of `timeline`, made anew only from where it differs from the last one."""
+        kept = self._prefixes
+        same = 0
+        last = kept[-1].ops
+        while same < min(len(last), len(timeline.ops)) and last[same] is timeline.ops[same]:
+            same += 1
+        prefixes = kept[: same + 1]
+        for op in timeline.ops[same:]:
+            prefixes.append(prefixes[-1].then(op))
+        self._prefixes = prefixes
+        return prefixes
+
+    def _cell(
+        self, index: int, op: CacheOp, before: CacheProgram, after: CacheProgram, breakpoints: Breakpoints
+    ) -> OpCell:
+        note = self._notes.get(after.id) or _Note()
+        state = after.layout
+        reasons = set(note.reasons)
+        if note.dkl is not None and note.dkl > breakpoints.epsilon:
+            reasons.add("dkl")
+        order: tuple[Stop, ...] = ("gate", "declined", "dkl", "failed")
+        on = breakpoints.chosen()
+        return OpCell(
+            index=index,
+            kind=op.kind.value,
+            tokens=_size(op, before.layout, state),
+            note=f"{note.tool}, {note.note}" if note.tool else note.note,
+            detail=_detail(op, before.layout, state, anchored=note.anchored),
+            turn=note.turn,
+            state_id=after.id,
+            parent_id=before.id if index > 1 else None,
+            active=state.n_active,
+            logical=len(state),
+            next_position=state.next_position,
+            seconds=note.seconds,
+            dkl=note.dkl,
+            noise_floor=note.noise_floor,
+            declined=note.declined,
+            stops=tuple(reason for reason in order if reason in reasons and reason in on),
+        )
+
+
+def _size(op: CacheOp, before: CacheState, after: CacheState) -> int:
+    match op:
+        case Repair(selection):
+            return len(selection)
+        case Drop():
+            return int(np.count_nonzero(before.active & ~after.active))
+        case Repos():
+            return int(np.count_nonzero(before.positions != after.positions))
+        case _:
+            return len(op.tokens)
+
+
+def _detail(op: CacheOp, before: CacheState, after: CacheState, *, anchored: bool | None) -> str:
+    at = f"positions {count(before.next_position)} to {count(after.next_position - 1)}"
+    match op:
+        case Splice(_, _, anchor):
+            shift = before.next_position - anchor
+            if anchored:
+                return f"{at}; anchored: the tokens before it are those it was compiled behind"
+            moved = (
+                f"keys rotated by {count(shift)} from anchor {count(anchor)}" if shift else "at its anchor"
+            )
+            return f"{at}; {moved}"
+        case Repair(selection):
+            last = len(selection) - 1
+            return f"logical {count(selection[0])} to {count(selection[last])}" if selection else "nothing"
+        case Drop(ranges):
+            return f"{plural(len(ranges), 'range')}; positions of the others stay"
+        case Repos():
+            return f"next position {count(before.next_position)} → {count(after.next_position)}"
+        case _:
+            return at if op.tokens else "nothing"

@@ -1,0 +1,451 @@
+"""The Cache panel: the live program, the state at the cursor, and the way back and forth."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from nexus_lab.agent import EventKind
+from nexus_lab.cache import Origin
+from nexus_lab.errors import NexusError
+from nexus_lab.lab.cache_ops import Breakpoints, OpBook, OpCell
+from nexus_lab.lab.fork import TurnLog, fork
+from nexus_lab.lab.panel import Panel
+from nexus_lab.lab.wire import Reply, instant, job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from nexus_lab.agent import Event, Turn
+    from nexus_lab.agent.conversation import Conversation
+    from nexus_lab.cache import CacheState, SlotUse
+    from nexus_lab.lab.desk import Desk
+
+__all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
+
+TOKEN_STATES = ("computed", "spliced", "repaired", "dropped")
+POLICIES = ("full", "rolling_drop", "rolling_drop_repos")
+_DROPPED = TOKEN_STATES.index("dropped")
+_MOST_PIECES = 400
+T = TypeVar("T")
+
+
+class NoProgram(NexusError):
+    """There is no conversation yet, so there is no cache program either."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePosition:
+    """Where the cursor stands, of how many operations; `stops` says why a breakpoint stopped there."""
+
+    cursor: int
+    of: int
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A run that shares `at` operations with the live one and went on with `kinds`."""
+
+    run: str
+    at: int
+    kinds: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    slots: tuple[SlotUse, ...] = ()
+    n_slots: int = 0
+    own: int | None = None
+    counters: tuple[tuple[str, int], ...] = ()
+
+
+class CachePanel(Panel):
+    """Shows the live cache program and steps through it.
+
+    While the cursor looks back, nothing is lost: the next turn returns to the end first.
+    """
+
+    name = "cache"
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._lock = threading.Lock()
+        self._book = OpBook()
+        self._log = TurnLog()
+        self._breakpoints = Breakpoints()
+        self._branches: tuple[_Branch, ...] = ()
+        self._memory = _Memory()
+        self._seen: str | None = None
+        self._revision = 0
+
+    # -- what views show ----------------------------------------------------------------------------------
+
+    def part(self) -> dict[str, Any]:
+        """Return the program with the state at the cursor, as ``CachePart`` of the wire."""
+        conversation, desk = self._conversation, self.desk
+        state = conversation.runner.snapshot.state if conversation is not None else None
+        memory = self._memory
+        return {
+            "run": desk.recorder.run if desk.recorder is not None else None,
+            "policy": conversation.policy.name if conversation is not None else self._policy_ahead(),
+            "ops": self.ops,
+            "cursor": conversation.runner.cursor if conversation is not None else 0,
+            "revision": self._revision_of(state),
+            "counts": _counts(state),
+            "slots": self._slots(memory, conversation),
+            "n_slots": memory.n_slots,
+            "cells_used": desk.bar.used if desk.engine is not None else 0,
+            "n_ctx": desk.engine.n_ctx if desk.engine is not None else 0,
+            "arena": _arena(dict(memory.counters)),
+            "breakpoints": self._breakpoints,
+            "forks": self._branches,
+            "policies": POLICIES,
+        }
+
+    @property
+    def ops(self) -> tuple[OpCell, ...]:
+        """The operations of the live program, those ahead of the cursor included."""
+        conversation = self._conversation
+        if conversation is None:
+            return ()
+        with self._lock:
+            return self._book.cells(conversation.runner.timeline, self._breakpoints)
+
+    @property
+    def cursor(self) -> CachePosition:
+        """Where the cursor stands."""
+        conversation = self._conversation
+        if conversation is None:
+            return CachePosition(0, 0)
+        return CachePosition(conversation.runner.cursor, len(conversation.runner.timeline))
+
+    @property
+    def program_state(self) -> CacheState:
+        """The state at the cursor: tokens, which are active, positions, origins; immutable.
+
+        Raises
+        ------
+        NoProgram
+            When nothing was asked yet.
+        """
+        return self._needed().runner.snapshot.state
+
+    @instant
+    def state(self) -> Reply:
+        """Return the tokens' states and positions at the cursor, as two buffers, with the segments."""
+        conversation = self._conversation
+        state = conversation.runner.snapshot.state if conversation is not None else None
+        if conversation is None or state is None:
+            return Reply({"n": 0, "segments": []}, (np.zeros(0, np.uint8), np.zeros(0, np.int32)))
+        segments = self._segments(conversation, len(state))
+        buffers = (_token_states(state), np.ascontiguousarray(state.positions, np.int32))
+        return Reply({"n": len(state), "segments": segments}, buffers)
+
+    @instant
+    def pieces(self, start: int, stop: int) -> dict[str, list[str]]:
+        """Return the text of each token of a window of at most 400, control tokens by their name."""
+        conversation, engine = self._conversation, self.desk.engine
+        if conversation is None or engine is None:
+            return {"pieces": []}
+        tokens = conversation.runner.snapshot.state.tokens
+        first = max(0, min(start, len(tokens)))
+        last = max(first, min(stop, first + _MOST_PIECES, len(tokens)))
+        return {"pieces": [engine.vocabulary.token_text(int(token)) for token in tokens[first:last]]}
+
+    @instant
+    def set_breakpoints(
+        self,
+        gate: bool | None = None,  # noqa: FBT001 - the wire names it
+        declined: bool | None = None,  # noqa: FBT001 - the wire names it
+        dkl: bool | None = None,  # noqa: FBT001 - the wire names it
+        failed: bool | None = None,  # noqa: FBT001 - the wire names it
+        epsilon: float | None = None,
+    ) -> Breakpoints:
+        """Switch breakpoints on or off, or change epsilon (nats); what is not named stays."""
+        given = {"gate": gate, "declined": declined, "dkl": dkl, "failed": failed, "epsilon": epsilon}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if epsilon is not None and not epsilon >= 0:
+            raise NexusError(f"epsilon = {epsilon} is no divergence", next_step="choose 0 or more nats")
+        self._breakpoints = replace(self._breakpoints, **changes)  # type: ignore[arg-type]  # checked above
+        self.changed()
+        return self._breakpoints
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    @job("cache step")
+    def goto(self, n: int) -> CachePosition:
+        """Move the cursor behind `n` operations; what was kept comes back, the rest is computed again."""
+        return self._on_lane("cache step", lambda: self._go(n))
+
+    @job("cache step")
+    def back(self) -> CachePosition:
+        """Step one operation back."""
+        return self._on_lane("cache step", lambda: self._go(max(0, self.cursor.cursor - 1)))
+
+    @job("cache step")
+    def forward(self) -> CachePosition:
+        """Step one operation forward."""
+        return self._on_lane("cache step", lambda: self._go(min(self.cursor.of, self.cursor.cursor + 1)))
+
+    @job("cache step")
+    def next_breakpoint(self) -> CachePosition:
+        """Go forward to the next operation at which a breakpoint stops, or to the end."""
+
+        def go() -> CachePosition:
+            here, on = self.cursor, self._breakpoints.chosen()
+            ahead = [cell for cell in self.ops[here.cursor :] if on.intersection(cell.stops)]
+            target = ahead[0].index if ahead else here.of
+            reasons = tuple(reason for reason in ahead[0].stops if reason in on) if ahead else ()
+            return replace(self._go(target), stops=reasons)
+
+        return self._on_lane("cache step", go)
+
+    @job("forking")
+    def fork(self, at: int, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Go on from behind `at` operations under other settings, as a new run that asks again what followed.
+
+        Returns
+        -------
+        dict
+            ``run``, ``rerun_ops``, ``rerun_tokens``, where it began (``at``) and a ``note`` in words. The
+            turns that are asked again come after this reply.
+        """
+
+        def go() -> dict[str, Any]:
+            done = fork(self.desk, self._log, at, settings or {})
+            kept = self._branches
+            moved = tuple(
+                replace(item, at=done.at, kinds=(*self._kinds(done, item), *item.kinds))
+                if item.at > done.at
+                else item
+                for item in kept
+            )
+            if done.kinds:
+                own = _Branch(
+                    done.parent or "before", done.at, done.kinds, f"{done.run or 'a fork'} left it here"
+                )
+                moved = (*moved, own)
+            self._branches = moved
+            self._look()
+            return {
+                "run": done.run or "",
+                "rerun_ops": done.rerun_ops,
+                "rerun_tokens": done.rerun_tokens,
+                "at": done.at,
+                "note": done.note,
+            }
+
+        return self._on_lane("forking", go)
+
+    @staticmethod
+    def _kinds(done: Any, branch: _Branch) -> tuple[str, ...]:
+        """Return what a branch that began later has in common with the run that was left."""
+        return tuple(done.kinds[: branch.at - done.at])
+
+    # -- hearing ------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """Keep what an event says of an operation."""
+        with self._lock:
+            self._book.hear(event)
+        self._log.hear(event, self.desk.agent)
+        if event.kind is EventKind.CACHE_OP:
+            self._look()
+        if event.kind in (EventKind.CACHE_OP, EventKind.FIDELITY, EventKind.TURN):
+            self.changed()
+
+    def on_turn(self, turn: Turn) -> None:  # noqa: ARG002 - the contract
+        """Look at the memory again."""
+        self._look()
+        self.changed()
+
+    def on_engine(self) -> None:
+        """Forget the program of the engine that is gone."""
+        with self._lock:
+            self._book.forget()
+        self._branches, self._memory = (), _Memory()
+        self.changed()
+
+    # -- as a table and a page ----------------------------------------------------------------------------
+
+    def to_frame(self) -> pl.DataFrame:
+        """Return one row per operation."""
+        import polars as pl
+
+        rows = [
+            {
+                "index": cell.index,
+                "op": cell.kind,
+                "turn": cell.turn,
+                "tokens": cell.tokens,
+                "note": cell.note,
+                "detail": cell.detail,
+                "state_id": cell.state_id,
+                "active": cell.active,
+                "logical": cell.logical,
+                "next_position": cell.next_position,
+                "seconds": cell.seconds,
+                "dkl": cell.dkl,
+                "noise_floor": cell.noise_floor,
+                "declined": cell.declined.reason if cell.declined else None,
+                "stops": list(cell.stops),
+            }
+            for cell in self.ops
+        ]
+        schema = {
+            "index": pl.Int64,
+            "op": pl.String,
+            "turn": pl.Int64,
+            "tokens": pl.Int64,
+            "note": pl.String,
+            "detail": pl.String,
+            "state_id": pl.String,
+            "active": pl.Int64,
+            "logical": pl.Int64,
+            "next_position": pl.Int64,
+            "seconds": pl.Float64,
+            "dkl": pl.Float64,
+            "noise_floor": pl.Float64,
+            "declined": pl.String,
+            "stops": pl.List(pl.String),
+        }
+        return pl.DataFrame(rows, schema=schema)
+
+    def to_html(self) -> str:
+        """Return the program and the tokens at the cursor as a fragment."""
+        from nexus_lab.lab.static_html import cache_fragment
+
+        part = self.part()
+        conversation = self._conversation
+        state = conversation.runner.snapshot.state if conversation is not None else None
+        return cache_fragment(part, state)
+
+    def __repr__(self) -> str:
+        here = self.cursor
+        if not here.of:
+            return "CachePanel(no program yet)"
+        back = f", looking back from {here.of}" if here.cursor < here.of else ""
+        return f"CachePanel(op {here.cursor} of {here.of}{back})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    # -- within -------------------------------------------------------------------------------------------
+
+    @property
+    def _conversation(self) -> Conversation | None:
+        agent = self.desk.agent
+        return agent.live if agent is not None else None
+
+    def _needed(self) -> Conversation:
+        conversation = self._conversation
+        if conversation is None:
+            raise NoProgram("there is no cache program yet", next_step="ask something under Agent")
+        return conversation
+
+    def _on_lane(self, label: str, work: Callable[[], T]) -> T:
+        """Run on the engine's lane, and wait for it when called from elsewhere."""
+        driver = self.desk.driver
+        return work() if driver.is_mine else driver.submit(label, work).get()
+
+    def _go(self, n: int) -> CachePosition:
+        runner = self._needed().runner
+        runner.goto(n)
+        self._look()
+        self.changed()
+        return CachePosition(runner.cursor, len(runner.timeline))
+
+    def _look(self) -> None:
+        """Take note of slots and arena; in the thread that works with them."""
+        conversation = self._conversation
+        if conversation is None:
+            return
+        runner = conversation.runner
+        counters = {**runner.store.counters(), **{f"l0_{k}": v for k, v in runner.pool.counters().items()}}
+        self._memory = _Memory(
+            runner.pool.listing(), counters["l0_n_slots"], runner.seq, tuple(counters.items())
+        )
+
+    def _policy_ahead(self) -> str:
+        profile = self.desk.profile
+        repos = profile.policy == "rolling_drop" and profile.repos
+        return "rolling_drop_repos" if repos else profile.policy
+
+    def _revision_of(self, state: CacheState | None) -> int:
+        now = None if state is None else f"{state.history_id} {len(state)}"
+        with self._lock:
+            if now != self._seen:
+                self._seen = now
+                self._revision += 1
+            return self._revision
+
+    def _segments(self, conversation: Conversation, n: int) -> list[dict[str, Any]]:
+        """Return messages, and the tool blocks in them, as far as the state at the cursor reaches."""
+        cuts = [
+            (cell.logical - cell.tokens, cell.logical, f"block {cell.note.split(',')[0]}")
+            for cell in self.ops
+            if cell.kind == "splice"
+        ]
+        segments: list[dict[str, Any]] = []
+        for message in tuple(conversation.messages):
+            start = message.start
+            for first, last, label in cuts:
+                if message.start <= first < message.stop:
+                    segments.append({"start": start, "stop": first, "label": message.role})
+                    segments.append({"start": first, "stop": last, "label": label})
+                    start = last
+            segments.append({"start": start, "stop": message.stop, "label": message.role})
+        end = segments[-1]["stop"] if segments else 0
+        if end < n:
+            segments.append({"start": end, "stop": n, "label": "being added"})
+        clipped = [{**item, "stop": min(item["stop"], n)} for item in segments]
+        return [item for item in clipped if item["start"] < item["stop"]]
+
+    @staticmethod
+    def _slots(memory: _Memory, conversation: Conversation | None) -> list[dict[str, Any]]:
+        rows = []
+        for slot in memory.slots:
+            own = slot.seq == memory.own and conversation is not None
+            tokens = conversation.runner.snapshot.state.n_active if own and conversation else slot.n_plain
+            label = "this conversation" if own else "warm prefix" if slot.warm else "held"
+            rows.append(
+                {"seq": slot.seq, "tokens": tokens, "kind": "warm" if slot.warm else "live", "label": label}
+            )
+        return rows
+
+
+def _token_states(state: CacheState) -> NDArray[np.uint8]:
+    states: NDArray[np.uint8] = np.where(state.active, state.origin, np.uint8(_DROPPED)).astype(np.uint8)
+    return states
+
+
+def _counts(state: CacheState | None) -> dict[str, int]:
+    if state is None:
+        return dict.fromkeys(("active", "logical", "next_position", *TOKEN_STATES), 0)
+    found = np.bincount(_token_states(state), minlength=len(TOKEN_STATES))
+    assert [origin.name.lower() for origin in Origin] == list(TOKEN_STATES[:_DROPPED])  # noqa: S101 - one list
+    return {
+        "active": state.n_active,
+        "logical": len(state),
+        "next_position": state.next_position,
+        **{name: int(found[index]) for index, name in enumerate(TOKEN_STATES)},
+    }
+
+
+def _arena(counters: dict[str, int]) -> dict[str, Any]:
+    shown = ("snapshots", "chunks", "rows", "found", "missed", "declined", "chunks_evicted")
+    return {
+        "total": counters.get("arena_capacity_bytes", 0),
+        "given_out": counters.get("arena_used_bytes", 0),
+        "asked_for": counters.get("arena_requested_bytes", 0),
+        "counters": {name: counters[name] for name in shown if name in counters},
+    }
