@@ -1,6 +1,27 @@
+/** Which tools exist, what each costs in tokens, and what its schema says. */
 import type { Client } from "../client";
 import { Empty } from "../ui";
+import { DetailBox } from "./registry/detail";
+import { LoadBox } from "./registry/load";
+import { ServersColumn } from "./registry/servers";
+import { ToolsBox } from "./registry/tools";
 
 export function RegistryPanel({ client }: { client: Client }) {
-  return client.parts.registry.value ? null : <Empty title="Waiting for the kernel" />;
+  const part = client.parts.registry.value;
+  const server = client.kept<string | null>("registry.server", null);
+  const chosen = client.kept<string | null>("registry.tool", null);
+  if (!part) return <Empty title="Waiting for the kernel" />;
+  const known = part.servers.some(({ name }) => name === server.value) ? server.value : null;
+  return (
+    <div class="cols reg">
+      <div class="stack">
+        <ServersColumn client={client} part={part} chosen={server} />
+        <LoadBox client={client} />
+      </div>
+      <ToolsBox client={client} part={part} server={known} chosen={chosen} />
+      <div class="stack">
+        <DetailBox client={client} tool={part.tools.find(({ name }) => name === chosen.value) ?? null} />
+      </div>
+    </div>
+  );
 }

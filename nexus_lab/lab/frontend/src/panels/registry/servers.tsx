@@ -1,0 +1,136 @@
+/** The servers: how each stands, what its tools cost, and what to do about one that failed. */
+import type { Signal } from "@preact/signals";
+import type { Client } from "../../client";
+import { count, int, NONE } from "../../format";
+import type { RegistryPart, ServerRow, Status } from "../../protocol";
+import { Box, Button, Empty, Note, Problem, StatusMark, useAction } from "../../ui";
+
+function standing(server: ServerRow, failing: number): [Status, string] {
+  if (server.status === "failed") return ["bad", server.problem?.message ?? "failed"];
+  if (server.status === "starting") return ["none", "starting…"];
+  if (server.status === "stopped") return ["none", "stopped"];
+  if (failing) return ["warn", failing === 1 ? "1 check fails" : `${int(failing)} checks fail`];
+  return server.status === "listed" ? ["none", "listed, not started"] : ["ok", "ready"];
+}
+
+const TRANSPORT: Record<ServerRow["transport"], string> = { stdio: "stdio", http: "HTTP", file: "file" };
+
+function cost(row: { schema_tokens: number | null; signature_tokens: number | null }): string {
+  if (row.schema_tokens === null && row.signature_tokens === null) return "";
+  return `${int(row.schema_tokens)} / ${int(row.signature_tokens)}`;
+}
+
+function FailedServer({ client, server }: { client: Client; server: ServerRow }) {
+  const retry = useAction(client, "registry.retry");
+  const { problem, last_line: line } = server;
+  return (
+    <Note status="bad" class="small" title={`${server.name} did not start`}>
+      {problem && <p>{problem.message}</p>}
+      {line && (
+        <p>
+          Last line: <code>{line}</code>
+        </p>
+      )}
+      {problem?.next_step && <p>{problem.next_step}</p>}
+      <p>Its tools are left out of the index.</p>
+      <div class="row acts">
+        <Button disabled={retry.busy} onClick={() => void retry.run({ name: server.name })}>
+          {retry.busy ? "Retrying…" : "Retry"}
+        </Button>
+      </div>
+      <Problem error={retry.problem} />
+    </Note>
+  );
+}
+
+function ChosenServer({ client, server }: { client: Client; server: ServerRow }) {
+  const stop = useAction(client, "registry.stop");
+  const start = useAction(client, "registry.retry");
+  const runs = server.transport !== "file" && (server.status === "ready" || server.status === "starting");
+  const rests = server.status === "stopped" || server.status === "listed";
+  if (!server.command && !runs && !rests) return null;
+  return (
+    <div class="chosen-server small">
+      {server.command && <code class="anywhere">{server.command}</code>}
+      <div class="row acts">
+        {runs && (
+          <Button disabled={stop.busy} onClick={() => void stop.run({ name: server.name })}>
+            Stop {server.name}
+          </Button>
+        )}
+        {rests && server.transport !== "file" && (
+          <Button disabled={start.busy} onClick={() => void start.run({ name: server.name })}>
+            Start {server.name}
+          </Button>
+        )}
+      </div>
+      <Problem error={stop.problem ?? start.problem} />
+    </div>
+  );
+}
+
+function ServerButton({ name, transport, tools, tokens, mark, pressed, onPick }: {
+  name: string;
+  transport?: string;
+  tools: string;
+  tokens: string;
+  mark?: [Status, string];
+  pressed: boolean;
+  onPick: () => void;
+}) {
+  return (
+    <button type="button" class="srv" aria-pressed={pressed} onClick={onPick}>
+      <span class="clip">{transport ? <><b>{name}</b> <span class="muted">{transport}</span></> : name}</span>
+      <span class="num">{tools}</span>
+      {mark ? <StatusMark status={mark[0]} title={mark[1]}>{mark[1]}</StatusMark> : <span class="muted">schema / signature</span>}
+      <span class="num muted">{tokens}</span>
+    </button>
+  );
+}
+
+export function ServersColumn({ client, part, chosen }: { client: Client; part: RegistryPart; chosen: Signal<string | null> }) {
+  const running = part.servers.filter(({ status }) => status === "ready").length;
+  const failing = new Map<string, number>();
+  for (const tool of part.tools) {
+    if (tool.checks.length) failing.set(tool.server, (failing.get(tool.server) ?? 0) + 1);
+  }
+  const selected = part.servers.find(({ name }) => name === chosen.value);
+  return (
+    <>
+      <Box title="Servers" tools={<span class="small muted">{int(running)} of {int(part.servers.length)} ready</span>} flush>
+        <div class="servers">
+          <ServerButton
+            name="All servers"
+            tools={count(part.tools.length, "tool")}
+            tokens={cost(part)}
+            pressed={!selected}
+            onPick={() => (chosen.value = null)}
+          />
+          {part.servers.map((server) => (
+            <ServerButton
+              key={server.name}
+              name={server.name}
+              transport={TRANSPORT[server.transport]}
+              tools={server.tools ? count(server.tools, "tool") : NONE}
+              tokens={server.tools ? cost(server) : ""}
+              mark={standing(server, failing.get(server.name) ?? 0)}
+              pressed={server.name === chosen.value}
+              onPick={() => (chosen.value = server.name === chosen.value ? null : server.name)}
+            />
+          ))}
+        </div>
+        {part.servers.length === 0 && (
+          <Empty title="No server" tight>
+            Load tools below.
+          </Empty>
+        )}
+        {selected && <ChosenServer key={selected.name} client={client} server={selected} />}
+      </Box>
+      {part.servers
+        .filter(({ status }) => status === "failed")
+        .map((server) => (
+          <FailedServer key={server.name} client={client} server={server} />
+        ))}
+    </>
+  );
+}
