@@ -314,6 +314,8 @@ export interface SpliceRun {
   has_attention: boolean;
   /** Why nothing was measured although the switch was on. */
   measure_declined?: Decline | null;
+  /** Why there is no attention although it was asked for. */
+  attention_declined?: Decline | null;
 }
 
 export interface SplicePart {

@@ -1,7 +1,8 @@
 /** The repair curve R(n_past) of the paper: its values, when it is undefined, and its figure. */
 
 import { int, percent } from "../format";
-import type { CanvasTheme, Size } from "./theme";
+import type { Size } from "./size";
+import type { CanvasTheme } from "./theme";
 
 export interface CurveConstants {
   /** Multiple of `m` from which everything is recomputed. */
@@ -98,7 +99,7 @@ function drawAxes(ctx: CanvasRenderingContext2D, scale: Scale, extent: number, r
 
 function drawCalibrated(ctx: CanvasRenderingContext2D, scale: Scale, fraction: number, theme: CanvasTheme): void {
   const y = scale.y(fraction);
-  ctx.strokeStyle = theme.repaired;
+  ctx.strokeStyle = theme.ops.repair;
   ctx.lineWidth = 1.4;
   line(ctx, [[EDGE.left, y], [scale.right, y]], [5, 3]);
   ctx.fillStyle = theme.muted;
@@ -121,7 +122,7 @@ function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData,
   ctx.stroke();
   const count = data.tokens === null ? "" : `, ${int(curveTokens(data.tokens, fraction))} tokens`;
   const label = `n_past ${int(data.nPast)}: R = ${percent(fraction)}${count}`;
-  ctx.font = theme.fontBold;
+  ctx.font = `600 ${theme.font}`;
   ctx.fillStyle = theme.text;
   ctx.textAlign = "left";
   const width = ctx.measureText(label).width;

@@ -7,7 +7,8 @@
  */
 
 import { cssColorAt, type ColorMap } from "./colormap";
-import type { CanvasTheme, Size } from "./theme";
+import type { Size } from "./size";
+import type { CanvasTheme } from "./theme";
 
 export interface HeatmapData {
   layers: number;

@@ -1,10 +1,23 @@
 /** Pattern of each token state on the canvas, equal to the CSS patterns of the legend. */
 
+import type { OpKind } from "../protocol";
 import type { CanvasTheme } from "./theme";
 
 /** Index is the value of a token in the buffer of `cache.state`. */
 export const STATE_NAMES = ["computed", "spliced", "repaired", "dropped"] as const;
 export type TokenState = (typeof STATE_NAMES)[number];
+
+/** Op that made a token what it is; state and op share colour and pattern. */
+export const STATE_OPS: Record<TokenState, OpKind> = {
+  computed: "append",
+  spliced: "splice",
+  repaired: "repair",
+  dropped: "drop",
+};
+
+export function stateColor(state: TokenState, theme: CanvasTheme): string {
+  return theme.ops[STATE_OPS[state]];
+}
 
 interface Look {
   tile: number;
@@ -46,7 +59,8 @@ const LOOKS: Record<TokenState, Look> = {
   dropped: { tile: 6, wash: 0, mark: crossHatch },
 };
 
-const tiles = new WeakMap<CanvasTheme, Map<string, HTMLCanvasElement>>();
+// Few colours ever occur: two themes, four states, a screen or two.
+const tiles = new Map<string, HTMLCanvasElement>();
 
 function paintTile(look: Look, color: string, background: string, ratio: number): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
@@ -68,11 +82,10 @@ function paintTile(look: Look, color: string, background: string, ratio: number)
 }
 
 function tileOf(state: TokenState, theme: CanvasTheme, ratio: number): HTMLCanvasElement {
-  const known = tiles.get(theme) ?? new Map<string, HTMLCanvasElement>();
-  tiles.set(theme, known);
-  const key = `${state} ${ratio}`;
-  const tile = known.get(key) ?? paintTile(LOOKS[state], theme[state], theme.background, ratio);
-  known.set(key, tile);
+  const color = stateColor(state, theme);
+  const key = [state, color, theme.background, ratio].join("|");
+  const tile = tiles.get(key) ?? paintTile(LOOKS[state], color, theme.background, ratio);
+  tiles.set(key, tile);
   return tile;
 }
 
@@ -85,7 +98,7 @@ export function stateFill(
   const ratio = globalThis.devicePixelRatio || 1;
   const tile = tileOf(state, theme, ratio);
   const pattern = tile.width > 0 ? ctx.createPattern(tile, "repeat") : null;
-  if (!pattern) return theme[state];
+  if (!pattern) return stateColor(state, theme);
   const shrink = LOOKS[state].tile / tile.width;
   if (typeof DOMMatrix !== "undefined") pattern.setTransform(new DOMMatrix().scale(shrink));
   return pattern;

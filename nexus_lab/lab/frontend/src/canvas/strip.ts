@@ -4,8 +4,9 @@
  */
 
 import { int } from "../format";
-import { STATE_NAMES, stateFill } from "./patterns";
-import type { CanvasTheme, Size } from "./theme";
+import { STATE_NAMES, stateColor, stateFill } from "./patterns";
+import type { Size } from "./size";
+import type { CanvasTheme } from "./theme";
 
 export interface StripData {
   /** Index into `STATE_NAMES` of each logical token. */
@@ -125,7 +126,7 @@ function drawRuns(ctx: CanvasRenderingContext2D, data: StripData, theme: CanvasT
   ctx.lineWidth = 1.8;
   for (const run of runs) {
     if (run.state === DROPPED) continue;
-    ctx.strokeStyle = theme[STATE_NAMES[run.state] ?? "computed"];
+    ctx.strokeStyle = stateColor(STATE_NAMES[run.state] ?? "computed", theme);
     drawPositions(ctx, data.positions, run, x, y);
   }
 }
@@ -146,7 +147,7 @@ function drawPositions(ctx: CanvasRenderingContext2D, positions: Int32Array, run
 
 function outlineDropped(ctx: CanvasRenderingContext2D, runs: Run[], theme: CanvasTheme, x: Frame["x"]): void {
   ctx.setLineDash([3, 2]);
-  ctx.strokeStyle = theme.dropped;
+  ctx.strokeStyle = theme.ops.drop;
   ctx.lineWidth = 1;
   for (const run of runs) ctx.strokeRect(x(run.start) + 0.5, 0.5, Math.max(1, x(run.stop) - x(run.start) - 1), STATE_ROW - 1);
   ctx.setLineDash([]);
@@ -173,7 +174,7 @@ function drawColumns(ctx: CanvasRenderingContext2D, columns: StripColumns, theme
     if (low < 0) continue;
     const state = STATE_NAMES[mainState(columns, column)] ?? "computed";
     const top = y(columns.high[column] as number);
-    ctx.fillStyle = theme[state === "dropped" ? "computed" : state];
+    ctx.fillStyle = stateColor(state === "dropped" ? "computed" : state, theme);
     ctx.fillRect(LEFT + column, top - 1, 1, Math.max(2, y(low) - top));
   }
 }

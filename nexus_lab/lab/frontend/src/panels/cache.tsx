@@ -1,6 +1,121 @@
+/** Cache panel: where in the program we stand, what each token is, what the op did, and forks. */
+import { useSignalEffect, type Signal } from "@preact/signals";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Client } from "../client";
-import { Empty } from "../ui";
+import { int } from "../format";
+import type { CachePart } from "../protocol";
+import { Box, Empty, Problem } from "../ui";
+import { Breakpoints, OpDetail } from "./cache/detail";
+import { centreFor } from "./cache/centre";
+import { Fork } from "./cache/fork";
+import { Memory } from "./cache/memory";
+import { openStepper, type Stepper } from "./cache/stepper";
+import { OpTimeline } from "./cache/timeline";
+import { TokenBox } from "./cache/tokens";
+import { openTokens, type TokenSource } from "./cache/tokens_source";
+import { StepButtons } from "./cache/toolbar";
+import { ProgramTree } from "./cache/tree";
+import { opSpoken } from "./cache/words";
+
+/** Number of ops that a key moves by; none for a key that does not step. */
+export function stepOfKey(key: string): number | null {
+  return { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[key] ?? null;
+}
+
+function takesKeys(target: EventTarget | null): boolean {
+  return target instanceof Element && target.closest("input, select, textarea, [role=slider], [role=radiogroup]") !== null;
+}
+
+function Program({ part, stepper }: { part: CachePart; stepper: Stepper }) {
+  const cursor = stepper.shown.value;
+  const total = part.ops.length;
+  const note = (
+    <>
+      {part.run ? `run ${part.run}, ` : ""}policy {part.policy}
+    </>
+  );
+  return (
+    <Box
+      title="Cache program"
+      class="program"
+      note={note}
+      tools={
+        <>
+          {cursor < total && <span class="tag past">looking back: live is op {int(total)}</span>}
+          <StepButtons stepper={stepper} cursor={cursor} total={total} />
+        </>
+      }
+    >
+      <Problem error={stepper.problem.value} />
+      <OpTimeline ops={part.ops} cursor={cursor} onPick={stepper.goTo} />
+    </Box>
+  );
+}
+
+/** Moves the window to what the op touched, once its tokens are here, and speaks the op. */
+function useFollow(client: Client, stepper: Stepper, source: TokenSource, centre: Signal<number>) {
+  const followed = useRef<string | null>(null);
+  useSignalEffect(() => {
+    const part = client.parts.cache.value;
+    const states = source.states.value;
+    const cursor = stepper.shown.value;
+    const op = part?.ops[cursor - 1];
+    if (!part || !op || states?.revision !== part.revision || part.cursor !== cursor) return;
+    const key = `${part.run} ${op.state_id} ${cursor}`;
+    if (followed.current === key) return;
+    const first = followed.current === null;
+    followed.current = key;
+    const next = centreFor(part.ops, cursor, states.states);
+    if (next !== null) centre.value = next;
+    if (!first) client.say(opSpoken(op));
+  });
+}
 
 export function CachePanel({ client }: { client: Client }) {
-  return client.parts.cache.value ? null : <Empty title="Waiting for the kernel" />;
+  const part = client.parts.cache.value;
+  const stepper = useMemo(() => openStepper(client), [client]);
+  const source = useMemo(() => openTokens(client), [client]);
+  useEffect(
+    () => () => {
+      stepper.close();
+      source.close();
+    },
+    [stepper, source],
+  );
+  const centre = client.kept("cache.centre", 0);
+  useFollow(client, stepper, source, centre);
+  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (part.ops.length === 0) {
+    return (
+      <Empty title="No cache program yet">
+        Every turn of the agent appends, splices, repairs or drops tokens; the ops stand here. Ask something in Agent.
+      </Empty>
+    );
+  }
+  const cursor = stepper.shown.value;
+  const op = part.ops[cursor - 1];
+  const onKeyDown = (event: KeyboardEvent) => {
+    const step = stepOfKey(event.key);
+    if (step === null || takesKeys(event.target) || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    stepper.by(step);
+  };
+  return (
+    <div class="stack cache" onKeyDown={onKeyDown}>
+      <Program part={part} stepper={stepper} />
+      <TokenBox client={client} part={part} source={source} centre={centre} />
+      <div class="cols cache3">
+        <div class="stack">
+          {op && <OpDetail op={op} />}
+          <Breakpoints client={client} part={part} />
+        </div>
+        <Memory part={part} />
+        <div class="stack">
+          <Fork client={client} part={part} at={cursor} />
+          <ProgramTree part={part} cursor={cursor} />
+        </div>
+      </div>
+    </div>
+  );
 }

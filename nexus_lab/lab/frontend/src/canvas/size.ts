@@ -1,0 +1,5 @@
+/** Size of a figure in CSS pixels. */
+export interface Size {
+  width: number;
+  height: number;
+}

@@ -1,0 +1,142 @@
+/** The heatmap with its focus cell: keys and mouse move it, the read-out and the live region speak it. */
+import type { Signal } from "@preact/signals";
+import { useMemo } from "preact/hooks";
+import { drawColorBar, VIK, VIRIDIS } from "../../canvas/colormap";
+import { cellAt, clampCell, drawHeatmap, layoutHeatmap, readCell, walkCells, type HeatmapCell } from "../../canvas/heatmap";
+import type { CanvasTheme } from "../../canvas/theme";
+import type { Client } from "../../client";
+import { Canvas, Table, useWidth, type Column } from "../../ui";
+import type { Frame } from "./film";
+import { cellParts, cellText, driftNumber, figureData, figureRange, measureWords, type Measure, type RangeKind, type Tensor } from "./reading";
+
+const BAR = { width: 140, height: 10 };
+
+export interface FigureProps {
+  client: Client;
+  frame: Frame;
+  tensor: Tensor;
+  measure: Measure;
+  range: RangeKind;
+}
+
+export function Figure({ client, frame, tensor, measure, range, cell }: FigureProps & { cell: Signal<HeatmapCell> }) {
+  const [ref, width] = useWidth<HTMLDivElement>(760);
+  const { rows, cols, col_label: colLabel } = frame.reply;
+  const focus = clampCell(cell.value, rows, cols);
+  const data = useMemo(
+    () => figureData(frame, measure, range, focus),
+    [frame, measure, range, focus.layer, focus.head],
+  );
+  const layout = layoutHeatmap(width, rows, cols);
+  const draw = useMemo(
+    () => (ctx: CanvasRenderingContext2D, theme: CanvasTheme) => drawHeatmap(ctx, data, theme, { width, height: layout.height }),
+    [data, width, layout.height],
+  );
+  const go = (next: HeatmapCell) => {
+    cell.value = next;
+    client.say(cellText(next, readCell(data, next), colLabel, tensor));
+  };
+  const reading = readCell(data, focus);
+  const parts = cellParts(focus, reading, colLabel, tensor);
+  return (
+    <>
+      <div
+        class="hm"
+        ref={ref}
+        tabIndex={0}
+        role="application"
+        aria-roledescription="heatmap"
+        aria-label={`Drift by layer and ${colLabel}. ${cellText(focus, reading, colLabel, tensor)}. Arrow keys move the cell; Home and End jump.`}
+        onKeyDown={(event) => {
+          const next = walkCells(focus, event.key, rows, cols);
+          if (!next) return;
+          event.preventDefault();
+          event.stopPropagation();
+          go(next);
+        }}
+        onPointerDown={(event) => {
+          const box = event.currentTarget.getBoundingClientRect();
+          const hit = cellAt(layout, event.clientX - box.left, event.clientY - box.top);
+          if (hit) go(hit);
+        }}
+      >
+        <Canvas client={client} width={width} height={layout.height} draw={draw} />
+      </div>
+      <div class="num read">
+        <b>{parts.where}</b>: {parts.what}
+        {parts.value !== null && (
+          <>
+            {" "}
+            <b>{parts.value}</b>
+          </>
+        )}
+        {parts.rest}
+      </div>
+    </>
+  );
+}
+
+/** Colour bar with its ends, and the marks for no value and for values beyond the range. */
+export function FigureLegend({ client, frame, tensor, measure, range }: FigureProps) {
+  const map = measure === "signed" ? VIK : VIRIDIS;
+  const [low, high] = figureRange(frame.reply, measure, range);
+  const top = map.css[map.css.length - 1];
+  const draw = useMemo(() => (ctx: CanvasRenderingContext2D) => drawColorBar(ctx, map, BAR), [map]);
+  return (
+    <div class="row hmleg">
+      <span class="row bar-of">
+        <span class="tiny num">{driftNumber(low)}</span>
+        <Canvas client={client} {...BAR} draw={draw} class="ramp" />
+        <span class="tiny num">{driftNumber(high)}</span>
+        <span class="small muted">{measureWords(tensor, measure)}</span>
+      </span>
+      <span class="lg">
+        <svg width="16" height="12" aria-hidden="true">
+          <rect x=".5" y=".5" width="15" height="11" fill="none" stroke="var(--nl-edge)" />
+          <path d="M5 3l6 6M11 3l-6 6" stroke="var(--nl-text)" />
+        </svg>
+        no value
+      </span>
+      <span class="lg">
+        <svg width="16" height="12" aria-hidden="true">
+          <rect width="16" height="12" fill={top} />
+          <path d="M8 2h7v7z" fill={map.endInk} />
+        </svg>
+        above range
+      </span>
+    </div>
+  );
+}
+
+interface DriftRow {
+  layer: number;
+  values: Float32Array;
+}
+
+export function FigureTable({ frame, measure, range }: FigureProps) {
+  const { rows, cols, col_label: colLabel } = frame.reply;
+  const [low, high] = figureRange(frame.reply, measure, range);
+  const short = colLabel === "KV head" ? "head" : "q head";
+  const cell = (value: number) => {
+    if (Number.isNaN(value)) return "no value";
+    return `${driftNumber(value)}${value > high ? " ▲" : value < low ? " ▼" : ""}`;
+  };
+  const columns: Column<DriftRow>[] = [
+    { key: "layer", head: "Layer", cell: (row) => row.layer },
+    ...Array.from({ length: cols }, (_, head) => ({
+      key: `head ${head}`,
+      head: `${short} ${head}`,
+      right: true,
+      cell: (row: DriftRow) => cell(row.values[head] ?? Number.NaN),
+    })),
+  ];
+  const data = Array.from({ length: rows }, (_, layer) => ({
+    layer,
+    values: frame.values.subarray(layer * cols, (layer + 1) * cols),
+  }));
+  return (
+    <div class="hmtable" tabIndex={0} role="region" aria-label="Drift values">
+      <Table label="Drift values" columns={columns} rows={data} rowKey={(row) => row.layer} height={300} />
+    </div>
+  );
+}
