@@ -1,0 +1,20 @@
+// Added to what the builder sets: TypeScript goes in as it is, and `npm run check` holds its types.
+module.exports = {
+  resolve: { extensions: [".ts", ".tsx", ".js", ".json"] },
+  module: {
+    rules: [
+      {
+        test: /\.tsx?$/,
+        type: "javascript/auto",
+        loader: "builtin:swc-loader",
+        options: {
+          jsc: {
+            target: "es2022",
+            parser: { syntax: "typescript", tsx: true },
+            transform: { react: { runtime: "classic" } },
+          },
+        },
+      },
+    ],
+  },
+};
