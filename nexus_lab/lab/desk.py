@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nexus_lab.agent import Emitter
+from nexus_lab.agent import Emitter, EventKind
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.bar import Bar
 from nexus_lab.lab.crew import Crew
@@ -218,7 +218,9 @@ class Desk:
 
     def ask(self, request: str, on_done: Callable[[Ticket[Turn]], None] | None = None) -> Ticket[Turn]:
         """Post a turn behind what runs and waits; its failures are in the turn that the ticket brings."""
-        return self.driver.submit("turn", lambda: self.crew.turn(request), on_done)
+        panel: Any = self.panels["agent"]
+        ticket: Ticket[Turn] = panel.post(request, on_done)
+        return ticket
 
     def stop(self) -> bool:
         """End the running job now, from any thread: prefill, tool call, or a wait for approval.
@@ -284,6 +286,8 @@ class Desk:
 
     def hear(self, event: Event) -> None:
         """Tell recorder, bar and panels of an event, one event at a time."""
+        if event.kind is EventKind.TURN and event.duration_ns is None and self.driver.state.stopping:
+            self._interrupt()  # the stop came before there was a turn to stop
         with self._ear_lock:
             ears = [self.recorder, self.bar, *self.panels.values()]
             for ear in ears:

@@ -1,0 +1,221 @@
+"""One turn as the agent's panel shows it: gathered from events while it runs, complete when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent import Event, EventKind, Status
+from nexus_lab.agent.rows import FidelityRow, OpRow, RoutingRow, TurnRow
+from nexus_lab.lab.wire import error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nexus_lab.agent import Turn
+    from nexus_lab.agent.base import Row
+    from nexus_lab.lab.provenance import Said
+
+__all__ = ["SpanRow", "TurnCard", "TurnLog"]
+
+_RESULT_SHOWN = 20_000
+_FACTS: dict[str, Callable[[Any], str]] = {
+    "margin": lambda value: f"margin {value:.4f}",
+    "attempt": lambda value: f"attempt {value}",
+    "tokens": lambda value: f"{value:,} tokens",
+    "reused": lambda value: f"{value:,} reused" if value else "",
+    "server": str,
+    "bytes": lambda value: f"{value:,} bytes",
+    "reason": str,
+    "instead": lambda value: f"instead: {value}",
+    "error_type": str,
+}
+_NOT_SHOWN = frozenset({EventKind.TURN, EventKind.GATE, EventKind.MESSAGE, EventKind.CORRECTION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """One stage of a turn; `ms` is ``None`` while it runs."""
+
+    id: int
+    parent: int | None
+    name: str
+    kind: str
+    status: str
+    start_ms: float
+    ms: float | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCard:
+    """A turn as views show it; see ``TurnCard`` in ``protocol.ts``."""
+
+    number: int
+    request: str
+    answer: str
+    state: str
+    tool: str | None
+    server: str | None
+    arguments: Mapping[str, Any] | None
+    result: str | None
+    result_is_error: bool
+    problem: Mapping[str, Any] | None
+    splice: Mapping[str, Any] | None
+    total_ms: float | None
+    ttft_ms: float | None
+    prefill_ms: float | None
+    prompt_tokens: int | None
+    settings: Mapping[str, Any]
+    spans: tuple[SpanRow, ...]
+
+
+@dataclass(slots=True)
+class TurnLog:
+    """A turn that is being gathered; not for several threads at a time.
+
+    Attributes
+    ----------
+    conversation
+        Number of the conversation, which tells what the model can know.
+    """
+
+    number: int
+    request: str
+    conversation: int
+    start_ns: int
+    answer: list[str] = field(default_factory=list)
+    state: str = "running"
+    tool: str | None = None
+    server: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    result: str | None = None
+    result_is_error: bool = False
+    problem: Mapping[str, Any] | None = None
+    splice: Mapping[str, Any] | None = None
+    times_ms: Mapping[str, float] = field(default_factory=dict)
+    ttft_s: float | None = None
+    prompt_tokens: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    spans: dict[int, SpanRow] = field(default_factory=dict)
+    ended: TurnCard | None = None
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event of this turn."""
+        if event.kind is EventKind.TOOL:
+            self._hear_tool(event)
+        for row in event.rows:
+            if isinstance(row, RoutingRow):
+                self.tool = row.tool
+            elif isinstance(row, FidelityRow):
+                self.splice = _splice(row)
+            elif isinstance(row, TurnRow):
+                self._take_row(row)
+        if event.kind not in _NOT_SHOWN:
+            self.spans[event.id] = self._span(event)
+        if event.kind is EventKind.TURN and event.status is Status.ERROR and self.problem is None:
+            name = str(event.attributes.get("error_type", "error"))
+            self.problem = {
+                "type": name,
+                "message": str(event.contents.get("error", name)),
+                "next_step": None,
+            }
+
+    def end(self, turn: Turn) -> None:
+        """Take over what the turn itself says, which is more than its events do."""
+        self._take_row(turn.to_row())
+        self.problem = error_info(turn.problem) if turn.problem is not None else None
+        if turn.splice is not None:
+            self.splice = _splice(turn.splice)
+        self.ended = self._card()
+
+    def said(self) -> Said:
+        """Return what was said in it."""
+        from nexus_lab.lab.provenance import Said
+
+        return Said(self.number, self.request, "".join(self.answer), self.result or "")
+
+    def card(self, *, waiting: bool = False) -> TurnCard:
+        """Return the turn as it stands now; one that has ended is the same object each time."""
+        return self.ended or self._card(waiting=waiting)
+
+    def _card(self, *, waiting: bool = False) -> TurnCard:
+        times = self.times_ms
+        shown = self.result if self.result is None else self.result[:_RESULT_SHOWN]
+        return TurnCard(
+            number=self.number,
+            request=self.request,
+            answer="".join(self.answer).strip(),
+            state="waiting" if waiting and self.state == "running" else self.state,
+            tool=self.tool,
+            server=self.server,
+            arguments=self.arguments,
+            result=shown,
+            result_is_error=self.result_is_error,
+            problem=self.problem,
+            splice=self.splice,
+            total_ms=times.get("total"),
+            ttft_ms=None if self.ttft_s is None else self.ttft_s * 1e3,
+            prefill_ms=times.get("prefill"),
+            prompt_tokens=self.prompt_tokens,
+            settings=self.settings,
+            spans=tuple(self.spans.values()),
+        )
+
+    def _hear_tool(self, event: Event) -> None:
+        self.tool = event.name
+        server, arguments = event.attributes.get("server"), event.contents.get("arguments")
+        self.server = server if isinstance(server, str) else None
+        if isinstance(arguments, dict):
+            self.arguments = arguments
+        result = event.contents.get("result")
+        if isinstance(result, str):
+            self.result, self.result_is_error = result, bool(event.attributes.get("is_error"))
+
+    def _take_row(self, row: TurnRow) -> None:
+        self.state = row.outcome
+        self.tool, self.server, self.arguments = row.tool, row.server, row.arguments
+        self.result, self.result_is_error = row.result, row.result_is_error
+        self.times_ms, self.ttft_s = row.times_ms, row.ttft_s
+        self.prompt_tokens, self.settings = row.prompt_tokens, row.settings
+        if row.answer:
+            self.answer = [row.answer]
+
+    def _span(self, event: Event) -> SpanRow:
+        return SpanRow(
+            id=event.id,
+            parent=event.parent,
+            name=event.name,
+            kind=event.kind.value,
+            status="error" if event.status is Status.INTERRUPTED else event.status.value,
+            start_ms=(event.start_ns - self.start_ns) / 1e6,
+            ms=None if event.duration_ns is None else event.duration_ns / 1e6,
+            detail=", ".join(_details(event)),
+        )
+
+
+def _splice(row: FidelityRow) -> dict[str, Any]:
+    return {"path": row.path, "declined": row.decline, "dkl": row.dkl, "noise_floor": row.noise_floor}
+
+
+def _details(event: Event) -> list[str]:
+    """Say in a few words what a span did."""
+    words = [word for row in event.rows for word in _row_words(row)]
+    return [word for word in (*words, *_fact_words(event)) if word]
+
+
+def _row_words(row: Row) -> list[str]:
+    if isinstance(row, RoutingRow):
+        return [row.tool or "no tool", row.decision.replace("_", " ")]
+    if isinstance(row, OpRow):
+        return [row.note]
+    if isinstance(row, FidelityRow):
+        return [row.path, *([f"D_KL {row.dkl:.4g}"] if row.dkl is not None else [])]
+    return []
+
+
+def _fact_words(event: Event) -> list[str]:
+    facts = event.attributes
+    words = [write(facts[name]) for name, write in _FACTS.items() if facts.get(name) is not None]
+    tokens, seconds = facts.get("tokens"), facts.get("decode_s")
+    return [*words, f"{tokens / seconds:.0f} tokens/s"] if tokens and seconds else words
