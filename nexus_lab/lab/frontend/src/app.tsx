@@ -41,12 +41,13 @@ function Tabs({ client, prefix }: { client: Client; prefix: string }) {
   const list = useRef<HTMLDivElement>(null);
   const shown = client.panel.value;
   const onKeyDown = (event: KeyboardEvent) => {
-    const next = {
-      ArrowRight: () => neighbour(shown, 1),
-      ArrowLeft: () => neighbour(shown, -1),
-      Home: () => PANELS[0]!.name,
-      End: () => PANELS[PANELS.length - 1]!.name,
-    }[event.key]?.();
+    const targets: Record<string, PanelName> = {
+      ArrowRight: neighbour(shown, 1),
+      ArrowLeft: neighbour(shown, -1),
+      Home: PANELS[0]!.name,
+      End: PANELS[PANELS.length - 1]!.name,
+    };
+    const next = targets[event.key];
     if (!next) return;
     event.preventDefault();
     event.stopPropagation();

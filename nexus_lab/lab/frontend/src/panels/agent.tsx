@@ -1,6 +1,187 @@
+/** The agent: what waits for the user, the answers, and the settings of the next turn. */
+import { useRef } from "preact/hooks";
+import { StopButton } from "../bar";
 import type { Client } from "../client";
-import { Empty } from "../ui";
+import { fixed, int, ms, NONE } from "../format";
+import type { AgentPart, TurnCard } from "../protocol";
+import { Box, Button, Empty, Problem, useAction } from "../ui";
+import { Approval } from "./agent/approval";
+import { SettingsBox } from "./agent/settings";
+import { Turn } from "./agent/turn";
+
+function placeholder(part: AgentPart): string {
+  if (!part.ready) return part.missing ?? "Nothing can be asked yet.";
+  const last = part.turns[part.turns.length - 1];
+  if (last?.state === "waiting") return `Turn ${last.number} is waiting. A message sent now is queued behind it.`;
+  if (last?.state === "running") return `Turn ${last.number} is running. A message sent now is queued behind it.`;
+  return "Ask for something that one of the tools can do";
+}
+
+function MessageBox({ client, part }: { client: Client; part: AgentPart }) {
+  const text = client.kept("agent.message", "");
+  const ask = useAction(client, "agent.ask");
+  const box = useRef<HTMLTextAreaElement>(null);
+  const empty = text.value.trim() === "";
+  const send = async () => {
+    const message = text.value.trim();
+    if (message === "" || !part.ready) return;
+    text.value = "";
+    box.current?.focus();
+    // A message that was not taken goes back into the box, unless the next one is being written.
+    if ((await ask.run({ text: message })) === null && text.value === "") text.value = message;
+  };
+  return (
+    <Box>
+      <div class="row top message">
+        <label class="f grow">
+          <span>Message</span>
+          <textarea
+            ref={box}
+            rows={2}
+            value={text.value}
+            placeholder={placeholder(part)}
+            onInput={(event) => (text.value = event.currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+              event.preventDefault();
+              event.stopPropagation();
+              void send();
+            }}
+          />
+        </label>
+        <div class="stack tight">
+          <Button primary disabled={empty || !part.ready} onClick={() => void send()}>
+            Send <kbd>Ctrl ↵</kbd>
+          </Button>
+          <StopButton client={client} />
+        </div>
+      </div>
+      {!part.ready && part.missing && <p class="small muted missing">{part.missing}</p>}
+      <Problem error={ask.problem} />
+    </Box>
+  );
+}
+
+function ranWith(settings: Record<string, unknown>): string {
+  const words: string[] = [];
+  if (typeof settings.k === "number") words.push(`K = ${settings.k}`);
+  if (typeof settings.tau === "number") words.push(`τ = ${fixed(settings.tau, 4)}`);
+  if (typeof settings.top_k === "number") words.push(`k = ${settings.top_k}`);
+  if (typeof settings.schema_mode === "string") words.push(settings.schema_mode);
+  return words.join(", ") || NONE;
+}
+
+function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined }) {
+  const bar = client.parts.bar.value;
+  const fresh = useAction(client, "agent.new_conversation");
+  return (
+    <Box
+      title={turn ? `Turn ${turn.number}` : "Conversation"}
+      note={bar?.run ? `run ${bar.run}` : undefined}
+      tools={
+        <Button quiet disabled={fresh.busy || !turn} onClick={() => void fresh.run()}>
+          New conversation
+        </Button>
+      }
+    >
+      {turn ? (
+        <dl class="kv">
+          <dt>First argument token</dt>
+          <dd class="num">
+            <b>{ms(turn.ttft_ms)}</b>
+          </dd>
+          <dt>Prefill</dt>
+          <dd class="num">
+            {ms(turn.prefill_ms)}
+            {turn.prompt_tokens !== null && `, prompt ${int(turn.prompt_tokens)} tokens`}
+          </dd>
+          <dt>Ran with</dt>
+          <dd>{ranWith(turn.settings)}</dd>
+          {bar && (
+            <>
+              <dt>Context</dt>
+              <dd class="num">
+                {int(bar.context_used)} of {int(bar.context_total)} tokens
+              </dd>
+            </>
+          )}
+        </dl>
+      ) : (
+        <Empty title="No turn yet" tight>
+          What a turn took is told here.
+        </Empty>
+      )}
+      <Problem error={fresh.problem} />
+    </Box>
+  );
+}
+
+function QueueBox({ client, part }: { client: Client; part: AgentPart }) {
+  const drop = useAction(client, "agent.unqueue");
+  return (
+    <Box title="Queue" note={part.queue.length ? int(part.queue.length) : undefined} flush={part.queue.length > 0}>
+      {part.queue.length === 0 ? (
+        <Empty title="Nothing is waiting" tight>
+          A message sent during a turn is kept here.
+        </Empty>
+      ) : (
+        <ol class="queue">
+          {part.queue.map((text, index) => (
+            <li key={`${index} ${text}`}>
+              <span class="anywhere">{text}</span>
+              <Button quiet aria-label={`Take back: ${text}`} disabled={drop.busy} onClick={() => void drop.run({ index })}>
+                Take back
+              </Button>
+            </li>
+          ))}
+        </ol>
+      )}
+      <Problem error={drop.problem} />
+    </Box>
+  );
+}
 
 export function AgentPanel({ client }: { client: Client }) {
-  return client.parts.agent.value ? null : <Empty title="Waiting for the kernel" />;
+  const part = client.parts.agent.value;
+  const opened = client.kept<Readonly<Record<number, boolean>>>("agent.open", {});
+  const first = useRef<number | null>(null);
+  if (!part) return <Empty title="Waiting for the kernel" />;
+  const last = part.turns[part.turns.length - 1];
+  // The last turn is shown open when the panel is first seen, and each that is seen running; none closes by itself.
+  first.current ??= last?.number ?? -1;
+  const isOpen = (turn: TurnCard) =>
+    opened.value[turn.number] ?? (turn.number >= (first.current ?? 0) || turn.state === "running" || turn.state === "waiting");
+  const homeless = part.approval && !part.turns.some(({ number }) => number === part.approval?.turn);
+  return (
+    <div class="cols agt">
+      <div class="stack close">
+        {part.turns.length === 0 && (
+          <Box>
+            <Empty title={part.ready ? "Nothing was asked yet" : "The agent is not ready"}>
+              {part.ready ? "A turn routes the message, fills in the call, and runs the tool." : part.missing}
+            </Empty>
+          </Box>
+        )}
+        {part.turns.map((turn) => (
+          <Turn
+            key={turn.number}
+            client={client}
+            turn={turn}
+            approval={part.approval}
+            open={isOpen(turn)}
+            onToggle={(open) => {
+              if (open !== isOpen(turn)) opened.value = { ...opened.value, [turn.number]: open };
+            }}
+          />
+        ))}
+        {homeless && part.approval && <Approval key={part.approval.id} client={client} request={part.approval} />}
+        <MessageBox client={client} part={part} />
+      </div>
+      <div class="stack">
+        <FactsBox client={client} turn={last} />
+        <SettingsBox client={client} part={part} />
+        <QueueBox client={client} part={part} />
+      </div>
+    </div>
+  );
 }
