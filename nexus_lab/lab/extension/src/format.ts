@@ -11,9 +11,9 @@ export function number(value: number | null | undefined, digits: number): string
   return value === null || value === undefined ? NONE : value.toFixed(digits).replace("-", "−");
 }
 
-/** A length given in nanoseconds. */
+/** A length given in nanoseconds; a point in time has none. */
 export function duration(nanoseconds: number | null | undefined): string {
-  if (nanoseconds === null || nanoseconds === undefined) {
+  if (nanoseconds === null || nanoseconds === undefined || nanoseconds === 0) {
     return NONE;
   }
   const ms = nanoseconds / 1e6;

@@ -10,3 +10,6 @@ const SVG = `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" view
 </svg>`;
 
 export const nexusIcon = new LabIcon({ name: "nexus-lab:icon", svgstr: SVG });
+
+/** The same for the launcher, which shows cards of notebooks with an image by address. */
+export const nexusIconUrl = `data:image/svg+xml,${encodeURIComponent(SVG)}`;

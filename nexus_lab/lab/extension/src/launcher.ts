@@ -4,7 +4,7 @@ import type { ICommandPalette } from "@jupyterlab/apputils";
 import type { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
 import type { ILauncher } from "@jupyterlab/launcher";
 import { CATEGORY, COMMANDS } from "./names";
-import { nexusIcon } from "./icon";
+import { nexusIcon, nexusIconUrl } from "./icon";
 import { startingLines, type Defaults } from "./settings";
 
 const QUICK_START = "01_quick_start.ipynb";
@@ -49,7 +49,7 @@ export function addLauncher(
   for (const command of [COMMANDS.open, COMMANDS.newNotebook, COMMANDS.quickStart]) {
     palette?.addItem({ command, category: CATEGORY, args: { isPalette: true } });
   }
-  launcher?.add({ command: COMMANDS.open, category: "Notebook", rank: 5 });
+  launcher?.add({ command: COMMANDS.open, category: "Notebook", rank: 5, kernelIconUrl: nexusIconUrl });
 }
 
 /** Opens a copy of the quick start beside it, so that the original stays as it shipped; null where there is none. */

@@ -126,6 +126,8 @@ function filtered(section: Section, words: string): ArrayLike<number> {
   );
 }
 
+const NANOSECONDS = new Set(["start", "duration"]);
+
 function Detail({ section, row }: { section: Section; row: number }): React.JSX.Element {
   const entries = [...section.source.columns].map(([name, values]) => [name, values[row]] as const);
   return (
@@ -135,7 +137,7 @@ function Detail({ section, row }: { section: Section; row: number }): React.JSX.
           .filter(([, value]) => value !== null && value !== undefined)
           .map(([name, value]) => (
             <React.Fragment key={name}>
-              <dt>{name}</dt>
+              <dt>{NANOSECONDS.has(name) ? `${name}, ns` : name}</dt>
               <dd>{typeof value === "object" ? <pre>{JSON.stringify(value, null, 1)}</pre> : text(value)}</dd>
             </React.Fragment>
           ))}
