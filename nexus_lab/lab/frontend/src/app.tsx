@@ -146,7 +146,13 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
   };
 
   return (
-    <div class="nl" ref={root} data-theme={client.theme.value} onKeyDown={onKeyDown}>
+    <div
+      class="nl"
+      ref={root}
+      data-theme={client.theme.value}
+      data-own={client.ownColours.value || undefined}
+      onKeyDown={onKeyDown}
+    >
       <Bar client={client} />
       {only ? null : <Tabs client={client} prefix={prefix} />}
       <Notice client={client} />

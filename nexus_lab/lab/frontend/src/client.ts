@@ -42,6 +42,8 @@ export interface Client {
 
   // What belongs to one view; `openView` gives each its own.
   readonly theme: Signal<Theme>;
+  /** True where the view was given a theme that the page around it has not. */
+  readonly ownColours: Signal<boolean>;
   readonly panel: Signal<PanelName>;
   readonly live: Signal<string>;
   /** Speaks in the live region. */
@@ -170,6 +172,7 @@ function viewState() {
   const live = signal("");
   return {
     theme: signal<Theme>("light"),
+    ownColours: signal(false),
     panel: signal<PanelName>("registry"),
     live,
     say: (text: string) => {

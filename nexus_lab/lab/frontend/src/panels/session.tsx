@@ -1,6 +1,110 @@
+/** The runs of this session: what differs between two of them, and a way out of each. */
+import { useState } from "preact/hooks";
 import type { Client } from "../client";
-import { Empty } from "../ui";
+import { bytes, int } from "../format";
+import type { ExportReply, Redaction, RunRow, SessionPart } from "../protocol";
+import { Box, Button, Check, Empty, Field, Note, Problem, Select, StatusMark, useAction } from "../ui";
+import { CompareBox } from "./session/compare";
+import type { Choice } from "./session/pairs";
+import { RunsBox } from "./session/runs";
+
+const REDACTIONS: { value: Redaction; label: string }[] = [
+  { value: "all", label: "e-mail, tokens, keys, home paths" },
+  { value: "secrets", label: "keys, tokens, passwords" },
+  { value: "none", label: "nothing" },
+];
+
+function ExportBox({ client, part, run }: { client: Client; part: SessionPart; run: RunRow | null }) {
+  const target = client.kept("session.target", part.targets[0]?.target ?? "");
+  const contents = client.kept("session.contents", false);
+  const redact = client.kept<Redaction>("session.redact", "all");
+  const [done, setDone] = useState<ExportReply | null>(null);
+  const write = useAction<ExportReply>(client, "session.export");
+  const told = !contents.value
+    ? "without contents: scores, ops, timings"
+    : redact.value === "none"
+      ? "contents in, as they are"
+      : "contents in, redacted";
+  const start = async () => {
+    if (!run || write.busy) return;
+    setDone(null);
+    setDone(await write.run({ run: run.run, target: target.value, contents: contents.value, redact: redact.value }));
+  };
+  return (
+    <Box title={run ? `Export ${run.run}` : "Export"}>
+      <div class="stack close">
+        <div class="stack tight" role="radiogroup" aria-label="Format">
+          {part.targets.map(({ target: name, label, detail }) => (
+            <label key={name} class="target">
+              <input type="radio" name="nl-target" checked={target.value === name} onChange={() => (target.value = name)} />
+              <span>{label}</span>
+              <span class="tiny muted">{detail}</span>
+            </label>
+          ))}
+        </div>
+        <hr />
+        <Check checked={contents.value} onCheck={(on) => (contents.value = on)}>
+          Include message contents
+        </Check>
+        <Field label="Redact, when contents are in">
+          <Select value={redact.value} options={REDACTIONS} disabled={!contents.value} onPick={(value) => (redact.value = value)} />
+        </Field>
+        <div class="row">
+          <Button primary disabled={!run || !target.value || write.busy} onClick={() => void start()}>
+            {write.busy ? "Writing…" : "Export"}
+          </Button>
+          <span class="small muted">{told}</span>
+        </div>
+        {done?.path && (
+          <p class="small anywhere" role="status">
+            <StatusMark status="ok">written, {bytes(done.bytes)}</StatusMark>
+            <br />
+            <code>{done.path}</code>
+          </p>
+        )}
+        <Problem error={write.problem} />
+      </div>
+    </Box>
+  );
+}
+
+function JournalNote({ journal }: { journal: SessionPart["journal"] }) {
+  if (!journal) {
+    return (
+      <Note title="Nothing is recorded" class="small">
+        This session has no journal; what is not exported ends with the kernel.
+      </Note>
+    );
+  }
+  const since = journal.seconds_since_event;
+  return (
+    <Note title="Journal is safe" class="small">
+      {since === null ? "No event yet." : `Last event ${int(since)} s ago.`} After a kernel restart, opening this session finds
+      everything that had finished.
+      <div class="tiny muted mono anywhere">{journal.path}</div>
+    </Note>
+  );
+}
 
 export function SessionPanel({ client }: { client: Client }) {
-  return client.parts.session.value ? null : <Empty title="Waiting for the kernel" />;
+  const part = client.parts.session.value;
+  const choice = client.kept<Choice>("session.choice", { a: null, b: null });
+  const picked = client.kept<string | null>("session.run", null);
+  if (!part) return <Empty title="Waiting for the kernel" />;
+  const known = (run: string | null) => part.runs.find((row) => row.run === run) ?? null;
+  const chosen = known(picked.value) ?? part.runs.find(({ live }) => live) ?? part.runs[0] ?? null;
+  const compared = [known(choice.value.a), known(choice.value.b)];
+  const version = compared.map((row) => (row ? `${row.turns} ${row.status_text}` : "")).join("|");
+  return (
+    <div class="stack">
+      <RunsBox client={client} part={part} choice={choice} chosen={chosen} />
+      <div class="cols cmpg">
+        <CompareBox client={client} choice={choice} version={version} />
+        <div class="stack">
+          <ExportBox client={client} part={part} run={chosen} />
+          <JournalNote journal={part.journal} />
+        </div>
+      </div>
+    </div>
+  );
 }
