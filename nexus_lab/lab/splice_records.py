@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from nexus_lab.lab.splice_film import MEASURES, FilmStep
 from nexus_lab.lab.splice_parts import TrialError
@@ -88,8 +88,8 @@ class SpliceTrial:
         Tokens recomputed, and how many R(n_past) asks for.
     ttft_ms
         From nothing of the block in the cache to the logits of the first new token.
-    attention_declined
-        Why there is no attention although it was asked for.
+    measure_declined, attention_declined
+        Why there is no measure, or no attention, although it was asked for.
     drift
         float32 [n_steps, 2, 3, n_layer, n_head_kv]: K and V by ``MEASURES``; ``None`` without a reference.
     attention_drift
@@ -112,9 +112,16 @@ class SpliceTrial:
     n_head: int
     ttft_ms: float
     measured: MeasuredSplice | None
+    measure_declined: Decline | None
     attention_declined: Decline | None
     drift: NDArray[np.float32] | None
     attention_drift: NDArray[np.float32] | None
+
+    def to_part(self) -> dict[str, Any]:
+        """Return what views show of it, without the arrays."""
+        hidden = ("drift", "attention_drift")
+        shown = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in hidden}
+        return {**shown, "has_attention": self.has_attention}
 
     @property
     def has_attention(self) -> bool:

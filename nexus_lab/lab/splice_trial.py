@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Decline
 from nexus_lab.lab.splice_film import MEASURES, BlockRows, FilmStep, play
 from nexus_lab.lab.splice_parts import TrialError
 from nexus_lab.lab.splice_records import MeasuredSplice, NextToken, SpliceSettings, SpliceTrial
 from nexus_lab.splice import (
     compare_logits,
+    no_room,
     noise_floor,
     repair_count,
     repair_fraction,
@@ -109,14 +111,10 @@ def run_trial(
             result = _splice(engine, own, block, asked)
             if result.declined is not None:
                 return _made(engine, asked, block, result, _Findings())
-            reference = None
-            if settings.measure:
-                watch("reference")
-                reference = _refer(engine, seq, asked)
-            measured = None if reference is None else _measured(engine, own, result, reference)
+            findings = _Findings()
+            reference = _reference(engine, seq, own, result, asked, findings=findings, watch=watch)
         watch("film")
-        findings = _filmed(engine, seq, block, asked, plan=result.plan, reference=reference)
-    findings.measured = measured
+        _filmed(engine, seq, block, asked, findings, plan=result.plan, reference=reference)
     return _made(engine, asked, block, result, findings)
 
 
@@ -139,6 +137,7 @@ class _Findings:
     attention: NDArray[np.float32] | None = None
     attention_declined: Decline | None = None
     measured: MeasuredSplice | None = None
+    measure_declined: Decline | None = None
 
 
 def _prefill_context(engine: Engine, seq: int, parts: TrialParts) -> None:
@@ -168,6 +167,29 @@ def _splice(engine: Engine, seq: int, block: ToolBlock, asked: _Asked) -> Splice
         preceding=asked.parts.before,
         rest=asked.parts.rest,
     )
+
+
+def _reference(
+    engine: Engine,
+    seq: int,
+    own: int,
+    result: SpliceResult,
+    asked: _Asked,
+    *,
+    findings: _Findings,
+    watch: Callable[[str], None],
+) -> _Reference | None:
+    """Measure the splice on `own` against a prefill behind `seq`; without the cells for it, say so."""
+    if not asked.settings.measure:
+        return None
+    watch("reference")
+    try:
+        reference = _refer(engine, seq, asked)
+        findings.measured = _measured(engine, own, result, reference)
+    except ContextFull as error:
+        findings.measure_declined = no_room(error)
+        return None
+    return reference
 
 
 def _refer(engine: Engine, seq: int, asked: _Asked) -> _Reference:
@@ -243,10 +265,11 @@ def _filmed(
     seq: int,
     block: ToolBlock,
     asked: _Asked,
+    findings: _Findings,
     *,
     plan: RepairPlan,
     reference: _Reference | None,
-) -> _Findings:
+) -> None:
     """Play the film; attention is read where the block is whole: once written, and at the end."""
     n_past, attention = len(asked.parts.before), {}
     wanted = reference is not None and reference.attention is not None
@@ -269,15 +292,14 @@ def _filmed(
         )
         if wanted:
             attention[len(steps) - 1] = _attention(engine, own, asked, reference)
-    found = _Findings(steps=steps, drift=drift)
+    findings.steps, findings.drift = steps, drift
     if attention:
         shape = (len(steps), len(MEASURES), engine.info.n_layer, engine.info.n_head)
-        found.attention = np.full(shape, np.nan, np.float32)
+        findings.attention = np.full(shape, np.nan, np.float32)
         for step, values in attention.items():
-            found.attention[step] = values
+            findings.attention[step] = values
     elif asked.settings.attention:
-        found.attention_declined = _no_attention(engine)
-    return found
+        findings.attention_declined = _no_attention(engine)
 
 
 def _attention(engine: Engine, seq: int, asked: _Asked, reference: _Reference | None) -> NDArray[np.float32]:
@@ -365,6 +387,7 @@ def _record(
         declined=declined,
         ttft_ms=ttft_s * 1e3,
         measured=findings.measured,
+        measure_declined=findings.measure_declined,
         attention_declined=findings.attention_declined,
         drift=findings.drift,
         attention_drift=findings.attention,
