@@ -80,6 +80,7 @@ class EventKind(StrEnum):
     ``tool``        ``tool`` (else its name), ``server``, ``call_id``, ``bytes``, ``is_error``,
                     ``truncated``; contents ``arguments``, ``result``
     ``decline``     ``code``, ``reason``, ``instead``, as also on any declined span
+    ``step``        a stage of a record that another program wrote
     the others      ``tokens``, ``n_past``, ``reused``, ``path``
     ==============  ======================================================================================
 
@@ -103,6 +104,7 @@ class EventKind(StrEnum):
     MESSAGE = "message"
     DECLINE = "decline"
     CORRECTION = "correction"
+    STEP = "step"
 
 
 class Status(StrEnum):
