@@ -26,8 +26,8 @@ export const CURVE_FORMULA = "R(n_past) = r_base + (n_past − M) / (M (K − 1)
 
 /** Why these constants leave the curve undefined; null when they do not. */
 export function curveProblem({ k, m, rBase }: CurveConstants): string | null {
-  if (!Number.isFinite(k) || k <= 1) return `K must exceed 1: ${CURVE_FORMULA} divides by M (K − 1).`;
-  if (!Number.isFinite(m) || m < 1) return `M must be at least 1 token: ${CURVE_FORMULA}.`;
+  if (!Number.isFinite(k) || k <= 1) return `K must exceed 1, or the curve is undefined: ${CURVE_FORMULA}.`;
+  if (!Number.isFinite(m) || m < 1) return `M must be at least 1 token, or the curve is undefined: ${CURVE_FORMULA}.`;
   if (!(rBase >= 0 && rBase <= 1)) return "r_base must lie between 0 and 1.";
   return null;
 }
@@ -94,7 +94,7 @@ function drawAxes(ctx: CanvasRenderingContext2D, scale: Scale, extent: number, r
     ctx.fillText(int(part * extent), part === 1 ? scale.right : scale.x(part * extent), size.height - 20);
   }
   ctx.textAlign = "left";
-  ctx.fillText(`n_past, tokens; height R, % of block; R_base = ${percent(rBase, 0)}`, EDGE.left, size.height - 6);
+  ctx.fillText(`n_past, tokens; R, % of block; R_base = ${percent(rBase, 0)}`, EDGE.left, size.height - 6);
 }
 
 function drawCalibrated(ctx: CanvasRenderingContext2D, scale: Scale, fraction: number, theme: CanvasTheme): void {

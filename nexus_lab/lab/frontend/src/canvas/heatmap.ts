@@ -34,7 +34,8 @@ export interface HeatmapLayout {
   height: number;
 }
 
-const LABELS = 46;
+/** Room for "head 7", and for "head 39". */
+const LABELS = { few: 46, many: 56 };
 const AXIS = 22;
 const MOST_CELL_WIDTH = 36;
 const FOCUS_MARGIN = 3;
@@ -47,10 +48,11 @@ function cellHeightFor(heads: number): number {
 
 /** Where the cells lie in a figure of this width; the height follows from the heads. */
 export function layoutHeatmap(width: number, layers: number, heads: number): HeatmapLayout {
-  const room = Math.max(layers * 3, width - LABELS - FOCUS_MARGIN);
+  const left = heads > 10 ? LABELS.many : LABELS.few;
+  const room = Math.max(layers * 3, width - left - FOCUS_MARGIN);
   const cellWidth = Math.max(3, Math.min(MOST_CELL_WIDTH, Math.floor(room / Math.max(1, layers))));
   const cellHeight = cellHeightFor(heads);
-  return { left: LABELS, cellWidth, cellHeight, layers, heads, height: FOCUS_MARGIN + cellHeight * heads + AXIS };
+  return { left, cellWidth, cellHeight, layers, heads, height: FOCUS_MARGIN + cellHeight * heads + AXIS };
 }
 
 /** Cell under a point of the figure, in CSS pixels; null outside of the cells. */

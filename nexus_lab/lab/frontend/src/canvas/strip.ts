@@ -191,7 +191,7 @@ function shareOf(columns: StripColumns, column: number, wanted: number): [top: n
 }
 
 function tickStep(extent: number): number {
-  const rough = extent / 4;
+  const rough = extent / 3.5;
   const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
   return [5, 2, 1].map((factor) => factor * power).find((step) => step <= rough) ?? power;
 }

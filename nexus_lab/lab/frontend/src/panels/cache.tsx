@@ -31,7 +31,11 @@ function Program({ part, stepper }: { part: CachePart; stepper: Stepper }) {
   const total = part.ops.length;
   const note = (
     <>
-      {part.run ? `run ${part.run}, ` : ""}policy {part.policy}
+      {part.run ? `run ${part.run}` : ""}
+      <span class="opt">
+        {part.run ? ", " : ""}policy {part.policy}
+      </span>
+      {cursor < total && <span class="tag past">looking back: live is op {int(total)}</span>}
     </>
   );
   return (
@@ -40,10 +44,7 @@ function Program({ part, stepper }: { part: CachePart; stepper: Stepper }) {
       class="program"
       note={note}
       tools={
-        <>
-          {cursor < total && <span class="tag past">looking back: live is op {int(total)}</span>}
-          <StepButtons stepper={stepper} cursor={cursor} total={total} />
-        </>
+        <StepButtons stepper={stepper} cursor={cursor} total={total} />
       }
     >
       <Problem error={stepper.problem.value} />

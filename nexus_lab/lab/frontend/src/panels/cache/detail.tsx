@@ -45,7 +45,7 @@ export function OpDetail({ op }: { op: OpCell }) {
 export function Breakpoints({ client, part }: { client: Client; part: CachePart }) {
   const action = useAction(client, "cache.set_breakpoints");
   const set = (change: Partial<CachePart["breakpoints"]>) => void action.run({ ...part.breakpoints, ...change });
-  const where = (kind: StopKind) => <span class="muted">{stopsWhere(part.ops, kind)}</span>;
+  const where = (kind: StopKind) => <span class="muted">{stopsWhere(part.ops, kind, part.breakpoints[kind])}</span>;
   const marks = part.breakpoints;
   return (
     <Box title="Breakpoints">

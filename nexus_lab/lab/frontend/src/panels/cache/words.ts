@@ -34,7 +34,8 @@ export function stopWords(op: OpCell): string {
 }
 
 /** Where a breakpoint of this kind stops: "op 7, turn 4", "3 ops, first op 4", or "never in this run". */
-export function stopsWhere(ops: readonly OpCell[], kind: StopKind): string {
+export function stopsWhere(ops: readonly OpCell[], kind: StopKind, on: boolean): string {
+  if (!on) return "off";
   const stops = ops.filter((op) => op.stops.includes(kind));
   const first = stops[0];
   if (!first) return "never in this run";

@@ -129,7 +129,7 @@ export function DriftBox({ client, run, busy, onRerun }: DriftProps) {
   const heads = tensor.value === "attention" ? `${run.n_head} query heads` : `${run.n_head_kv} KV heads`;
   const figure = frame && { client, frame, tensor: tensor.value, measure: measure.value, range: range.value };
   return (
-    <Box title="Per-head drift" note={`${run.n_layer} layers × ${heads}`} tools={tools} class="drift">
+    <Box title="Per-head drift" note={<span class="opt">{`${run.n_layer} layers × ${heads}`}</span>} tools={tools} class="drift">
       {steps > 0 && (
         <div class="film">
           <StepCards steps={run.steps} step={at} onStep={goTo} />

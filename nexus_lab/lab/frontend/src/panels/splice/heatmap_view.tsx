@@ -104,6 +104,15 @@ export function FigureLegend({ client, frame, tensor, measure, range }: FigurePr
         </svg>
         above range
       </span>
+      {measure === "signed" && (
+        <span class="lg">
+          <svg width="16" height="12" aria-hidden="true">
+            <rect width="16" height="12" fill={map.css[0]} />
+            <path d="M8 10h7v-7z" fill={map.endInk} />
+          </svg>
+          below range
+        </span>
+      )}
     </div>
   );
 }

@@ -16,7 +16,7 @@ function Lines({ row, chosen }: { row: Row; chosen: boolean }) {
     <>
       <tr class={`${chosen ? "sel" : ""} ${declined ? "more" : ""}`}>
         <td class="num">{row.turn ?? "try"}</td>
-        <td class="mono anywhere">{row.tool}</td>
+        <td class="mono">{row.tool}</td>
         <td class="r num">{int(row.n_past)}</td>
         <td class="r num" title={row.noise_floor === null ? undefined : `floor ${fixed(row.noise_floor, 4)}`}>
           {declined ? <StatusMark status="warn">declined</StatusMark> : row.dkl === null ? NONE : fixed(row.dkl, 4)}

@@ -56,25 +56,24 @@ function KControl({ client, part, draft, off }: { client: Client; part: SplicePa
   const kText = Number.isInteger(k) ? String(k) : fixed(k, 2);
   return (
     <div>
-      <div class="row small klab">
-        <span class="muted">
-          K, full recompute from K × M:{" "}
-          <b class="num">{off ? "–" : plan.problem ? `K = ${kText}` : `K = ${kText}, ${int(k * m)} tokens`}</b>
-        </span>
-        <span class="grow" />
-        <NumberField aria-label="K" value={k} digits={Number.isInteger(k) ? 0 : 2} step={0.25} width={64} disabled={off} onValue={change} />
+      <div class="small klab muted">
+        K, full recompute from K × M:{" "}
+        <b class="num">{off ? "–" : plan.problem ? `K = ${kText}` : `K = ${kText}, ${int(k * m)} tokens`}</b>
       </div>
-      <input
-        type="range"
-        class="kslider"
-        aria-label="K"
-        aria-valuetext={`${kText}, full recompute from ${int(k * m)} tokens`}
-        {...K_RANGE}
-        max={Math.max(K_RANGE.max, Math.ceil(k))}
-        value={k}
-        disabled={off}
-        onInput={(event) => change(Number(event.currentTarget.value))}
-      />
+      <div class="row krow">
+        <input
+          type="range"
+          class="kslider"
+          aria-label="K"
+          aria-valuetext={`${kText}, full recompute from ${int(k * m)} tokens`}
+          {...K_RANGE}
+          max={Math.max(K_RANGE.max, Math.ceil(k))}
+          value={k}
+          disabled={off}
+          onInput={(event) => change(Number(event.currentTarget.value))}
+        />
+        <NumberField aria-label="K" value={k} digits={Number.isInteger(k) ? 0 : 2} step={0.25} width={58} disabled={off} onValue={change} />
+      </div>
       {off ? (
         <Empty title="No curve for this model" tight>
           R(n_past) repairs a splice, and nothing is spliced here.

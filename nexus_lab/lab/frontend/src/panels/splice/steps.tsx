@@ -5,7 +5,7 @@ import { ms } from "../../format";
 import type { SpliceRun } from "../../protocol";
 import { useWidth } from "../../ui";
 
-const LEAST_CARD = 96;
+const LEAST_CARD = 88;
 const GAP = 2;
 
 /** Step that a key leads to; null for a key that does not step. */

@@ -1,0 +1,293 @@
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { layoutTree, trunkColumns } from "../src/panels/cache/tree_layout";
+import { openStepper } from "../src/panels/cache/stepper";
+import { openTokens, readStates } from "../src/panels/cache/tokens_source";
+import { centreFor } from "../src/panels/cache/centre";
+import { fullCell } from "../src/panels/cache/memory";
+import { windowStart } from "../src/panels/cache/token_window";
+import { opFacts, opSize, rerunWords, stopsWhere, visiblePiece } from "../src/panels/cache/words";
+import { CachePanel, stepOfKey } from "../src/panels/cache";
+import { cachePart, fakeKernel, foldStory, longCachePart, type FakeKernel } from "./fixtures_cache";
+
+HTMLCanvasElement.prototype.getContext = () => null;
+
+let root: HTMLElement;
+const aWhile = () => act(() => new Promise<void>((resolve) => setTimeout(resolve, 5)));
+
+/** Replies, and what follows from them: an effect may ask for more. */
+async function settled(): Promise<void> {
+  for (let round = 0; round < 3; round += 1) await aWhile();
+}
+
+async function show(kernel: FakeKernel): Promise<void> {
+  await act(() => render(<CachePanel client={kernel.client} />, root));
+  await settled();
+}
+
+function press(target: Element, key: string): Promise<void> {
+  return act(() => void target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
+}
+
+function button(name: string): HTMLButtonElement {
+  const found = [...root.querySelectorAll("button")].find(
+    (one) => one.getAttribute("aria-label") === name || one.textContent?.trim() === name,
+  );
+  if (!found) throw new Error(`no button ${name}`);
+  return found;
+}
+
+beforeEach(() => {
+  root = document.createElement("div");
+  root.className = "nl";
+  document.body.append(root);
+});
+afterEach(() => {
+  render(null, root);
+  root.remove();
+});
+
+describe("Cache panel", () => {
+  it("shows the program, where we stand and what the op did", async () => {
+    await show(fakeKernel());
+    expect(root.textContent).toContain("op 9 of 10");
+    expect(root.textContent).toContain("looking back: live is op 10");
+    expect(root.textContent).toContain("1,079 active of 1,942 logical: computed 648, spliced 323, repaired 108; dropped 863");
+    expect(root.textContent).toContain("0.0082 nats (floor 0.0052)");
+    expect(root.querySelectorAll(".op")).toHaveLength(10);
+    expect(root.querySelector(".op[aria-current=step]")?.textContent).toContain("9 Repair");
+  });
+
+  it("asks for the states once per revision, and for the pieces of the window alone", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    expect(kernel.asked("cache.state")).toHaveLength(1);
+    const window = kernel.asked("cache.pieces").at(-1) as { start: number; stop: number };
+    expect(window.stop - window.start).toBeLessThan(40);
+    expect(root.querySelectorAll(".tk")).toHaveLength(window.stop - window.start);
+    kernel.push({ cache: { ...cachePart(9), cells_used: 2900 } });
+    await settled();
+    expect(kernel.asked("cache.state")).toHaveLength(1);
+    kernel.push({ cache: cachePart(10) });
+    await settled();
+    expect(kernel.asked("cache.state")).toHaveLength(2);
+  });
+
+  it("steps by buttons and keys, and speaks the op", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await act(() => button("Step back").click());
+    await settled();
+    await press(root.querySelector(".op[aria-current=step]")!, "ArrowLeft");
+    await settled();
+    await press(root.querySelector(".cache")!, "End");
+    await settled();
+    await press(root.querySelector(".cache")!, "Home");
+    await settled();
+    expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([8, 7, 10, 1]);
+    expect(kernel.client.live.value).toBe("Op 1: Append, 196 tokens; 196 active, next position 196.");
+  });
+
+  it("keeps the focus on the current card", async () => {
+    await show(fakeKernel());
+    const card = root.querySelector<HTMLElement>(".op[aria-current=step]")!;
+    card.focus();
+    await press(card, "ArrowLeft");
+    await settled();
+    expect(document.activeElement?.textContent).toContain("8 Splice");
+  });
+
+  it("takes no step while a field has the focus", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await press(root.querySelector('input[type="number"]')!, "ArrowLeft");
+    expect(kernel.asked("cache.goto")).toHaveLength(0);
+  });
+
+  it("moves the window of tokens by keys without a step", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    const before = kernel.asked("cache.pieces").at(-1)?.start as number;
+    await press(root.querySelector(".strip")!, "ArrowLeft");
+    await settled();
+    expect(kernel.asked("cache.pieces").at(-1)?.start).toBe(before - 8);
+    expect(kernel.asked("cache.goto")).toHaveLength(0);
+    await press(root.querySelector(".strip")!, "PageUp");
+    await settled();
+    expect(kernel.asked("cache.pieces").at(-1)?.start).toBe(before - 208);
+  });
+
+  it("goes to the next breakpoint and sets breakpoints whole", async () => {
+    const kernel = fakeKernel({ cache: cachePart(2) });
+    await show(kernel);
+    await act(() => button("To next breakpoint").click());
+    await settled();
+    expect(kernel.asked("cache.next_breakpoint")).toHaveLength(1);
+    expect(root.textContent).toContain("op 4 of 10");
+    const failed = [...root.querySelectorAll("label")].find((label) => label.textContent?.startsWith("tool failed"));
+    await act(() => void failed?.querySelector("input")?.click());
+    await settled();
+    expect(kernel.asked("cache.set_breakpoints")).toEqual([
+      { gate: true, declined: true, dkl: true, failed: true, epsilon: 0.02 },
+    ]);
+  });
+
+  it("names the fork, says what it runs again, and sends where and with what", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    expect(root.textContent).toContain("Re-runs the model for 1 op, 38 tokens.");
+    const policy = [...root.querySelectorAll("select")].find((select) => select.value === "rolling_drop_repos")!;
+    await act(() => {
+      policy.value = "full";
+      policy.dispatchEvent(new Event("change", { bubbles: true }));
+    });
+    await act(() => button("Fork as r-015").click());
+    await settled();
+    expect(kernel.asked("cache.fork")).toEqual([{ at: 9, settings: { policy: "full", repair: "leading", k: 4 } }]);
+    expect(root.textContent).toContain("r-015 forked from op 9: 1 op, 38 tokens run again.");
+  });
+
+  it("refuses to fork with K of 1, with the formula", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    const label = [...root.querySelectorAll("label")].find((one) => one.textContent === "K")!;
+    const field = label.querySelector("input")!;
+    await act(() => {
+      field.value = "1";
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+    await act(() => void field.dispatchEvent(new Event("change", { bubbles: true })));
+    expect(root.textContent).toContain("K must exceed 1");
+    await act(() => button("Fork as r-015").click());
+    expect(kernel.asked("cache.fork")).toHaveLength(0);
+  });
+
+  it("keeps a thousand ops out of the document", async () => {
+    await show(fakeKernel({ cache: longCachePart(1000) }));
+    expect(root.querySelectorAll(".op").length).toBeLessThan(40);
+    expect(root.textContent).toContain("op 1,000 of 1,000");
+  });
+
+  it("puts pieces and notes in as text", async () => {
+    const part = cachePart(9);
+    part.ops[8] = { ...part.ops[8]!, note: "<img src=x onerror=alert(1)>" };
+    await show(fakeKernel({ cache: part }));
+    expect(root.querySelector("img")).toBeNull();
+    expect(root.textContent).toContain("<img src=x");
+  });
+
+  it("says that there is nothing yet", async () => {
+    await show(fakeKernel({ cache: { ...cachePart(1), ops: [], cursor: 0 } }));
+    expect(root.textContent).toContain("No cache program yet");
+  });
+});
+
+describe("stepping", () => {
+  it("sends only the newest of many steps while the kernel is at work", async () => {
+    const kernel = fakeKernel();
+    await settled();
+    kernel.hold("cache.goto");
+    const stepper = openStepper(kernel.client);
+    for (let press = 0; press < 5; press += 1) stepper.by(-1);
+    expect(stepper.shown.value).toBe(4);
+    expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([8]);
+    kernel.release("cache.goto");
+    await settled();
+    kernel.release("cache.goto");
+    await settled();
+    expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([8, 4]);
+    expect(stepper.shown.value).toBe(4);
+    expect(kernel.client.parts.cache.value?.cursor).toBe(4);
+    stepper.close();
+  });
+  it("stays within the program", async () => {
+    const kernel = fakeKernel();
+    await settled();
+    const stepper = openStepper(kernel.client);
+    stepper.by(Number.POSITIVE_INFINITY);
+    stepper.by(5);
+    await settled();
+    expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([10]);
+    stepper.close();
+  });
+  it("knows its keys", () => {
+    expect(["ArrowLeft", "ArrowRight", "a"].map(stepOfKey)).toEqual([-1, 1, null]);
+  });
+});
+
+describe("token states", () => {
+  it("drops the reply of a revision that has passed", async () => {
+    const kernel = fakeKernel();
+    kernel.hold("cache.state");
+    const source = openTokens(kernel.client);
+    await settled();
+    kernel.push({ cache: cachePart(3) });
+    await settled();
+    expect(kernel.asked("cache.state")).toHaveLength(2);
+    kernel.release("cache.state", 1);
+    await settled();
+    expect(source.states.value?.revision).toBe(3);
+    kernel.release("cache.state", 0);
+    await settled();
+    expect(source.states.value?.revision).toBe(3);
+    expect(source.states.value?.states).toHaveLength(407);
+    source.close();
+  });
+  it("refuses buffers of another length", () => {
+    const view = new DataView(new ArrayBuffer(4));
+    expect(() => readStates({ n: 4, segments: [] }, [view, view], 1)).toThrow("another length");
+  });
+});
+
+describe("words of the cache", () => {
+  const { ops } = cachePart();
+  it("size an op with its sign", () => {
+    expect([0, 4, 5, 8].map((index) => opSize(ops[index]!))).toEqual(["+196 tokens", "−863 tokens", "624 tokens", "108 tokens"]);
+  });
+  it("say where breakpoints stop", () => {
+    expect(stopsWhere(ops, "gate", true)).toBe("op 7, turn 4");
+    expect(stopsWhere(ops, "failed", true)).toBe("never in this run");
+    expect(stopsWhere(ops, "failed", false)).toBe("off");
+  });
+  it("count what a fork runs again", () => {
+    expect(rerunWords(ops, 10)).toBe("Goes on from here; nothing is run again.");
+    expect(rerunWords(ops, 6)).toBe("Re-runs the model for 4 ops, 170 tokens.");
+  });
+  it("leave out what was not measured", () => {
+    expect(opFacts(ops[0]!).map((row) => row.name)).not.toContain("D_KL");
+  });
+  it("show pieces that cannot be seen", () => {
+    expect([" the", "\n", "  ", undefined].map(visiblePiece)).toEqual(["the", "\\n", "␣␣", "–"]);
+  });
+});
+
+describe("layout of the cache panel", () => {
+  it("keeps the window within the tokens", () => {
+    expect(windowStart(0, 25, 1942)).toBe(0);
+    expect(windowStart(1941, 25, 1942)).toBe(1917);
+    expect(windowStart(5, 25, 10)).toBe(0);
+  });
+  it("centres the window on what the op touched", () => {
+    const { ops } = cachePart();
+    const at = (cursor: number) => centreFor(ops, cursor, Uint8Array.from(foldStory(cursor).states));
+    expect([at(2), at(5), at(6), at(9)]).toEqual([204, 196, null, 1511]);
+  });
+  it("gives a full cell that holds the longest sequence", () => {
+    expect(fullCell(cachePart().slots)).toBe(2048);
+    expect(fullCell([])).toBe(256);
+  });
+  it("shortens a long trunk and keeps cursor, ends and forks", () => {
+    const columns = trunkColumns(1000, [4, 500], 14);
+    const ops = columns.flatMap((column) => ("op" in column ? [column.op] : []));
+    expect(columns.length).toBeLessThanOrEqual(14);
+    for (const op of [1, 4, 500, 1000]) expect(ops).toContain(op);
+    const all = columns.reduce((sum, column) => sum + ("op" in column ? 1 : column.gap), 0);
+    expect(all).toBe(1000);
+  });
+  it("hangs a fork under the op it leaves from", () => {
+    const { trunk, branches } = layoutTree(cachePart(), 9, 12);
+    expect(trunk).toHaveLength(10);
+    expect(branches[0]).toMatchObject({ column: 3, label: "r-012", more: 0 });
+  });
+});

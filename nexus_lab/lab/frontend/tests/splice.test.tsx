@@ -1,0 +1,295 @@
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { signal } from "@preact/signals";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { floorWords, likeliest, speedWords } from "../src/panels/splice/cards";
+import { budgetChoice, calibratedBudget } from "../src/panels/splice/draft";
+import { FRAME_MS, fetchOrder, frameValues, openFilm } from "../src/panels/splice/film";
+import { nextGroups, scaleFor } from "../src/panels/splice/next_token";
+import { openPlayer } from "../src/panels/splice/player";
+import { cellText, driftNumber, figureRange } from "../src/panels/splice/reading";
+import { stepByKey } from "../src/panels/splice/steps";
+import { SplicePanel } from "../src/panels/splice";
+import type { FrameReply } from "../src/protocol";
+import { fakeKernel, M_ROPE, SETTINGS, splicePart, spliceRun, type FakeKernel } from "./fixtures_cache";
+
+HTMLCanvasElement.prototype.getContext = () => null;
+
+let root: HTMLElement;
+const aWhile = () => act(() => new Promise<void>((resolve) => setTimeout(resolve, 5)));
+
+/** Replies, and what follows from them: an effect may ask for more. */
+async function settled(): Promise<void> {
+  for (let round = 0; round < 3; round += 1) await aWhile();
+}
+
+async function show(kernel: FakeKernel): Promise<void> {
+  await act(() => render(<SplicePanel client={kernel.client} />, root));
+  await settled();
+}
+
+function named(name: string): HTMLElement {
+  const found = [...root.querySelectorAll<HTMLElement>("button")].find((one) => one.textContent?.trim() === name);
+  if (!found) throw new Error(`no button ${name}`);
+  return found;
+}
+
+function press(target: Element, key: string): Promise<void> {
+  return act(() => void target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
+}
+
+function slide(value: string): Promise<void> {
+  const slider = root.querySelector<HTMLInputElement>(".kslider")!;
+  return act(() => {
+    slider.value = value;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+}
+
+beforeEach(() => {
+  root = document.createElement("div");
+  root.className = "nl";
+  document.body.append(root);
+});
+afterEach(() => {
+  render(null, root);
+  root.remove();
+});
+
+describe("Splice panel", () => {
+  it("sets each result beside what it is compared with", async () => {
+    await show(fakeKernel());
+    const cards = [...root.querySelectorAll(".card")].map((card) => card.textContent?.replace(/\u00a0/g, " "));
+    expect(cards[0]).toContain("0.0082 nats");
+    expect(cards[0]).toContain("1.6× floor");
+    expect(cards[1]).toContain("same");
+    expect(cards[2]).toContain("3.80× faster");
+    expect(cards[3]).toContain("108 of 431");
+    expect(root.textContent).toContain("30 layers × 3 KV heads");
+    expect(root.textContent).toContain("compiled by another tokenizer; prefilled instead, 240 ms");
+  });
+
+  it("fetches the last frame first, then the others, once each", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await settled();
+    const asked = kernel.asked("splice.frame");
+    expect(asked[0]).toEqual({ run: "trial-1", tensor: "k", measure: "relative", step: 7 });
+    expect(asked.map(({ step }) => step).sort()).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+  });
+
+  it("walks the cells and reads them aloud", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await settled();
+    const figure = root.querySelector(".hm")!;
+    for (let layer = 0; layer < 4; layer += 1) await press(figure, "ArrowRight");
+    await press(figure, "ArrowDown");
+    expect(kernel.client.live.value).toMatch(/^Layer 4, KV head 1: K drift 0\.\d{3}, rank \d+ of 89$/);
+    await press(figure, "ArrowDown");
+    expect(kernel.client.live.value).toBe("Layer 4, KV head 2: K drift has no value (no row was read)");
+    await press(figure, "Home");
+    expect(root.querySelector(".read")?.textContent).toContain("Layer 0, KV head 2");
+  });
+
+  it("gives the values as a table", async () => {
+    await show(fakeKernel());
+    await settled();
+    await act(() => named("Table").click());
+    expect(root.querySelectorAll(".hmtable tbody tr")).toHaveLength(30);
+    expect(root.querySelector(".hmtable")?.textContent).toContain("no value");
+    expect(root.querySelector(".hmtable")?.textContent).toContain("▲");
+  });
+
+  it("offers to capture attention, and sends it with the run", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await act(() => named("Attention").click());
+    expect(root.textContent).toContain("Attention was not captured");
+    await act(() => named("Capture attention and run again").click());
+    expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, attention: true } }]);
+  });
+
+  it("follows K at once, and refuses 1 with the formula", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await slide("8");
+    expect(root.querySelector(".klab")?.textContent).toContain("K = 8, 2,048 tokens");
+    expect(root.textContent).toContain("the settings have changed since");
+    await slide("1");
+    expect(root.textContent).toContain("K must exceed 1");
+    expect(root.querySelector(".curve canvas")).toBeNull();
+    await act(() => named("Run splice").click());
+    expect(kernel.asked("splice.run")).toHaveLength(0);
+  });
+
+  it("runs what is set: curve takes the budget from K", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await slide("6");
+    const curve = [...root.querySelectorAll<HTMLInputElement>('input[type="radio"]')][1]!;
+    await act(() => curve.click());
+    await act(() => named("Run splice").click());
+    expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, k: 6, budget: null } }]);
+  });
+
+  it("says that nothing was spliced yet", async () => {
+    await show(fakeKernel({ splice: { ...splicePart(), run: null, last: [] } }));
+    expect(root.textContent).toContain("Nothing spliced yet");
+  });
+
+  it("says why a splice was declined and what it cost", async () => {
+    const run = { ...spliceRun(), declined: M_ROPE, measured: null, ttft_ms: 1940 };
+    await show(fakeKernel({ splice: { ...splicePart(), run } }));
+    expect(root.textContent).toContain("splice declined: M-RoPE model");
+    expect(root.textContent?.replace(/\u00a0/g, " ")).toContain("431 tokens, 1.94 s.");
+    expect(root.querySelector(".hm")).toBeNull();
+  });
+
+  it("has no curve and no Run where a model cannot splice", async () => {
+    const kernel = fakeKernel({ splice: { ...splicePart(), unavailable: M_ROPE } });
+    await show(kernel);
+    expect(root.textContent).toContain("No curve for this model");
+    await act(() => named("Run splice").click());
+    expect(kernel.asked("splice.run")).toHaveLength(0);
+  });
+
+  it("offers to measure where the switch was off", async () => {
+    const run = { ...spliceRun(), measured: null, settings: { ...SETTINGS, measure: false } };
+    const kernel = fakeKernel({ splice: { ...splicePart(), run } });
+    await show(kernel);
+    expect(root.querySelectorAll(".card")[0]?.textContent).toContain("not measured");
+    expect(kernel.asked("splice.frame")).toHaveLength(0);
+    await act(() => named("Measure and run again").click());
+    expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, measure: true } }]);
+  });
+
+  it("keeps 200 steps out of the document", async () => {
+    await show(fakeKernel({ splice: splicePart({ layers: 48, heads: 40, steps: 200 }) }));
+    expect(root.querySelectorAll(".sub").length).toBeLessThan(40);
+    expect(root.textContent).toContain("step 200 of 200");
+  });
+});
+
+describe("film", () => {
+  const query = { run: "trial-1", tensor: "k", measure: "relative" } as const;
+  it("asks from the step that is shown on, then backwards", () => {
+    expect(fetchOrder(2, 5)).toEqual([2, 3, 4, 1, 0]);
+    expect(fetchOrder(0, 0)).toEqual([]);
+  });
+  it("drops frames of a query that is no longer shown", async () => {
+    const kernel = fakeKernel();
+    kernel.hold("splice.frame");
+    await settled();
+    const film = openFilm(kernel.client);
+    film.show(query, 0, 2);
+    film.show({ ...query, tensor: "v" }, 0, 2);
+    expect(kernel.asked("splice.frame").map(({ tensor, step }) => `${String(tensor)}${String(step)}`)).toEqual(["k0", "k1", "v0", "v1"]);
+    kernel.release("splice.frame", 0);
+    await settled();
+    expect(film.frame(0)).toBeUndefined();
+    expect(film.arrived.value).toBe(0);
+    kernel.release("splice.frame", 1);
+    await settled();
+    expect(film.frame(0)?.reply.rows).toBe(30);
+    expect(film.arrived.value).toBe(1);
+  });
+  it("has few requests under way at once", async () => {
+    const kernel = fakeKernel({ splice: splicePart({ steps: 50 }) });
+    kernel.hold("splice.frame");
+    await settled();
+    const film = openFilm(kernel.client);
+    film.show(query, 0, 50);
+    expect(kernel.asked("splice.frame")).toHaveLength(3);
+    kernel.release("splice.frame");
+    await settled();
+    expect(kernel.asked("splice.frame")).toHaveLength(4);
+    film.close();
+  });
+  it("copies values out of a buffer of any alignment, and refuses another length", () => {
+    const reply = { rows: 1, cols: 2 } as FrameReply;
+    const bytes = new Uint8Array(9);
+    bytes.set(new Uint8Array(Float32Array.from([0.5, Number.NaN]).buffer), 1);
+    const values = frameValues(reply, new DataView(bytes.buffer, 1, 8));
+    expect(values[0]).toBe(0.5);
+    expect(values[1]).toBeNaN();
+    expect(() => frameValues(reply, new DataView(bytes.buffer, 1, 4))).toThrow("came with 4 bytes");
+    expect(() => frameValues(reply, undefined)).toThrow("came with 0 bytes");
+  });
+});
+
+describe("player", () => {
+  it("plays from the start, never faster than twenty a second, and waits for frames", () => {
+    vi.useFakeTimers();
+    const step = signal(99);
+    let known = 3;
+    const player = openPlayer(step, () => 100, (at) => at < known);
+    player.play();
+    expect(step.value).toBe(0);
+    vi.advanceTimersByTime(FRAME_MS - 1);
+    expect(step.value).toBe(0);
+    vi.advanceTimersByTime(20 * FRAME_MS);
+    expect(step.value).toBe(2);
+    known = 100;
+    vi.advanceTimersByTime(1000);
+    expect(step.value).toBeLessThanOrEqual(22);
+    vi.advanceTimersByTime(10_000);
+    expect(step.value).toBe(99);
+    expect(player.playing.value).toBe(false);
+    vi.useRealTimers();
+  });
+  it("steps by keys within the film", () => {
+    expect(["ArrowRight", "ArrowLeft", "Home", "End", "x"].map((key) => stepByKey(7, 8, key))).toEqual([7, 6, 0, 7, null]);
+  });
+});
+
+describe("words of the splice", () => {
+  it("read a cell with its rank and its place in the range", () => {
+    const cell = { layer: 17, head: 2 };
+    expect(cellText(cell, { value: 0.0634, rank: 31, of: 89, beyond: null }, "KV head", "k")).toBe(
+      "Layer 17, KV head 2: K drift 0.063, rank 31 of 89",
+    );
+    expect(cellText(cell, { value: 0.34, rank: 1, of: 89, beyond: "above" }, "query head", "attention")).toBe(
+      "Layer 17, query head 2: attention drift 0.340, rank 1 of 89, above the range",
+    );
+  });
+  it("write drifts of any size", () => {
+    expect([0, 0.063, -0.012, 4.5, 31.26, 1234, 0.00006].map(driftNumber)).toEqual([
+      "0.000", "0.063", "−0.012", "4.50", "31.3", "1234", "6.0e−5",
+    ]);
+  });
+  it("range from zero, or the same on both sides of it", () => {
+    const frame = { step_range: [-0.1, 0.3], run_range: [-0.6, 0.2] } as unknown as FrameReply;
+    expect(figureRange(frame, "relative", "fixed")).toEqual([0, 0.2]);
+    expect(figureRange(frame, "signed", "fixed")).toEqual([-0.6, 0.6]);
+    expect(figureRange(frame, "signed", "step")).toEqual([-0.3, 0.3]);
+  });
+  it("compare with the floor and with prefill", () => {
+    expect(floorWords(0.0082, 0.0052)).toBe("1.6× floor");
+    expect(floorWords(0, 0)).toBe("at the floor");
+    expect(speedWords(284, 1078)).toBe("3.80× faster");
+    expect(speedWords(1200, 1000)).toBe("1.20× slower");
+    expect(speedWords(0, 1000)).toBe("–");
+  });
+  it("give each group of next tokens its own scale", () => {
+    const { next } = spliceRun().measured!;
+    expect(nextGroups(next).map((group) => [group.rows.length, group.scale])).toEqual([[4, 1], [5, 0.02]]);
+    expect([0.51, 0.3, 0.011, 0.0004].map(scaleFor)).toEqual([1, 0.3, 0.02, 0.0005]);
+    expect(likeliest(next, "spliced")?.text).toBe('{"');
+  });
+});
+
+describe("budget", () => {
+  const part = splicePart();
+  it("takes the larger of the measured depths around", () => {
+    const calibrated = part.calibrated!;
+    expect([0, 300, 512, 648, 1024].map((depth) => calibratedBudget(calibrated, depth))).toEqual([0.1, 0.2, 0.2, 0.25, 0.25]);
+    expect(calibratedBudget(calibrated, 1500)).toBeNull();
+    expect(calibratedBudget(calibrated, 4000)).toBeNull();
+  });
+  it("falls back to the profile, and says why there is none", () => {
+    expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, 0.25)).toEqual({ budget: 0.25, word: "profile", why: null });
+    expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, null).why).toBe("not calibrated");
+    expect(budgetChoice(part, "trailing", 648, 0.25).why).toBe("calibrated for leading, not for trailing");
+  });
+});
