@@ -10,8 +10,11 @@ const common = {
   bundle: true,
   format: "esm",
   target: ["es2022", "chrome111", "firefox113", "safari16.4"],
-  jsx: "automatic",
-  jsxImportSource: "preact",
+  // Plain calls of h() are 8 kB shorter than what tsconfig.json's automatic runtime gives.
+  tsconfigRaw: {
+    compilerOptions: { jsx: "react", jsxFactory: "h", jsxFragmentFactory: "Fragment", verbatimModuleSyntax: true },
+  },
+  inject: ["src/jsx.ts"],
   charset: "utf8",
   legalComments: "none",
   logLevel: "warning",
@@ -20,10 +23,13 @@ const common = {
 if (process.argv.includes("--dev")) {
   await build({
     ...common,
-    entryPoints: { page: "dev/page.tsx", style: "src/style/index.css" },
+    entryPoints: { page: "dev/page.tsx" },
     outdir: "dev/out",
+    // A page opened from disk may load scripts, but no modules.
+    format: "iife",
     sourcemap: "inline",
   });
+  await build({ ...common, entryPoints: { style: "src/style/index.css" }, outdir: "dev/out", inject: [] });
 } else {
   const out = join(here, "..", "static");
   await build({
@@ -36,6 +42,7 @@ if (process.argv.includes("--dev")) {
     ...common,
     entryPoints: { widget: "src/style/index.css" },
     outdir: out,
+    inject: [],
     minify: true,
   });
   for (const name of ["widget.js", "widget.css"]) {
