@@ -10,15 +10,18 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 LLAMA := $(shell sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)",/\1/p' pyproject.toml)
 NATIVE := $(shell find src_cpp -name '*.?pp' -o -name CMakeLists.txt)
+# An editable install holds a copy of the JupyterLab extension, so a change of it installs anew.
+EXTENSION := $(shell find nexus_lab/lab/labextension -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-native lab lint bench clean
+.PHONY: help setup demo test test-python test-native lab views lint bench clean
 
 help:
 	@echo "make setup   build .venv, the native core and the demo servers' environments"
 	@echo "make demo    run the whole job once on the embedded defaults"
 	@echo "make test    run all tests: C++, sanitizers, Python, browser"
-	@echo "make lab     open JupyterLab"
+	@echo "make lab     open JupyterLab on the quick-start notebook"
+	@echo "make views   rebuild the workbench's views and the JupyterLab extension (needs node and npm)"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make bench   measure the scan, the signatures and the splice into results/"
 	@echo "make clean   remove what was built"
@@ -35,7 +38,7 @@ $(VENV)/.dependencies: pyproject.toml
 	$(BIN)/python -m pip install --progress-bar off $(LLAMA)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE)
+$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(EXTENSION)
 	@echo "[3/4] native core and Python packages: about 2 minutes"
 	$(BIN)/python -m pip install --quiet --progress-bar off --editable '.[test,bench]'
 	@touch $@
@@ -61,7 +64,12 @@ test-native: setup
 	done
 
 lab: setup
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab notebooks/01_quick_start.ipynb
+
+# What these write is committed, so that a machine without node sets up.
+views:
+	cd nexus_lab/lab/frontend && npm ci --ignore-scripts && npm run check && npm test && npm run build
+	cd nexus_lab/lab/extension && npm ci --ignore-scripts && npm run check && npm run build
 
 lint: setup
 	$(BIN)/ruff check .
@@ -73,6 +81,7 @@ bench: setup
 	@mkdir -p results
 	$(BIN)/nexus-lab bench slb --json results/slb.json
 	$(BIN)/nexus-lab bench signatures --json results/signatures.json
+	$(BIN)/nexus-lab bench lab --json results/lab.json
 	$(BIN)/nexus-lab eval splice --json results/splice.json
 
 clean:

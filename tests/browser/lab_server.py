@@ -1,0 +1,161 @@
+"""A real JupyterLab on this machine, with the extension as it stands in the tree, and a browser to look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nexus_lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+EXTENSION = "nexus-lab-extension"
+LAB = Path(nexus_lab.__file__).parent / "lab"
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """A running server."""
+
+    url: str
+    token: str
+    root: Path
+    log: Path
+
+    def address(self, path: str = "") -> str:
+        """Return the address of a file, in a workspace that nothing is restored into."""
+        where = f"/tree/{path}" if path else ""
+        return f"{self.url}/lab/workspaces/w{secrets.token_hex(4)}{where}?token={self.token}&reset"
+
+
+@contextmanager
+def running_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Iterator[LabServer]:
+    """Start JupyterLab below `folder`, whose ``files`` it shows; end it with the block."""
+    root = folder / "files"
+    root.mkdir(parents=True, exist_ok=True)
+    _write_settings(folder / "settings", theme)
+    extensions = folder / "labextensions"
+    extensions.mkdir()
+    # A link, so that what was built last is what is tested, and not the copy of an earlier install.
+    (extensions / EXTENSION).symlink_to(LAB / "labextension")
+    port, token = _free_port(), secrets.token_hex(16)
+    options = {
+        "ServerApp.ip": "127.0.0.1",
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "ServerApp.root_dir": root,
+        "ServerApp.allow_root": True,
+        "IdentityProvider.token": token,
+        "LabApp.user_settings_dir": folder / "settings",
+        "LabApp.workspaces_dir": folder / "workspaces",
+        "LabApp.extra_labextensions_path": extensions,
+        "LabApp.expose_app_in_browser": True,
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    log = folder / "server.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", *arguments],
+            cwd=root,
+            env=_environment(folder),
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        server = LabServer(f"http://127.0.0.1:{port}", token, root, log)
+        try:
+            _wait_for(server, process)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Keep the user's Jupyter, sessions and profiles out, but not the servers that were installed already."""
+    from nexus_lab.paths import home
+
+    own = folder / "home"
+    (own / "data").mkdir(parents=True)
+    if (home() / "servers").is_dir():
+        (own / "data" / "servers").symlink_to(home() / "servers")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
+    return {
+        **kept,
+        "NEXUS_LAB_HOME": str(own),
+        "JUPYTER_CONFIG_DIR": str(folder / "jupyter-config"),
+        "JUPYTER_DATA_DIR": str(folder / "jupyter-data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "jupyter-runtime"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_PLATFORM_DIRS": "1",
+    }
+
+
+def _write_settings(folder: Path, theme: str) -> None:
+    chosen = {
+        "notification": {"fetchNews": "false", "checkForUpdates": False},
+        "themes": {"theme": theme},
+    }
+    for name, values in chosen.items():
+        path = folder / "@jupyterlab" / "apputils-extension" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(server: LabServer, process: subprocess.Popen[bytes], *, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, server.log.read_text()[-4000:]
+        try:
+            with urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=2):  # noqa: S310
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"JupyterLab did not start in {seconds} s:\n{server.log.read_text()[-4000:]}")
+
+
+def open_file(page: Page, server: LabServer, path: str = "") -> None:
+    """Open a file of the server in a fresh Lab, and wait until the application is there."""
+    page.goto(server.address(path), wait_until="domcontentloaded")
+    page.wait_for_function("() => window.jupyterapp && window.jupyterapp.restored", timeout=90_000)
+    page.evaluate("() => window.jupyterapp.restored")
+    page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=60_000)
+
+
+def execute(page: Page, command: str, **arguments: object) -> object:
+    """Execute a command of the application."""
+    return page.evaluate(
+        "([command, args]) => window.jupyterapp.commands.execute(command, args).then(() => null)",
+        [command, arguments],
+    )
+
+
+def copy_notebook(name: str, server: LabServer) -> str:
+    """Copy a notebook of the tree to the server, without its outputs; returns its name there."""
+    source = Path(nexus_lab.__file__).parents[1] / "notebooks" / name
+    target = server.root / name
+    shutil.copy(source, target)
+    return target.name
