@@ -23,4 +23,4 @@ app.add_typer(registry.app, name="registry", help="Show, check and extend a regi
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
 app.add_typer(profile.app, name="profile", help="Show and change the named settings.")
 app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice.")
-app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures.")
+app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures, the workbench.")

@@ -38,3 +38,19 @@ def signatures(
     with console.status("counting"):
         result = bench.run(registry)
     show_results(result, json)
+
+
+@app.command()
+def lab(
+    events: Annotated[
+        int, typer.Option(min=100, help="Events of the session whose export is opened.")
+    ] = 100_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Times that films and openings are repeated.")] = 5,
+    json: Json = None,
+) -> None:
+    """Time the workbench's views, an HTML export and a saved notebook, in a headless Chromium."""
+    from nexus_lab.bench import lab as bench
+
+    with console.status("measuring") as status:
+        result = bench.run(events=events, repeats=repeats, tell=status.update)
+    show_results(result, json)
