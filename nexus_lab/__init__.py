@@ -14,6 +14,7 @@ from nexus_lab.errors import Cancelled, Decline, NexusError
 if TYPE_CHECKING:
     from nexus_lab.agent import Agent
     from nexus_lab.engine import Engine
+    from nexus_lab.lab import Workbench
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router
     from nexus_lab.settings import Profile, load_profile, save_profile
@@ -31,6 +32,7 @@ __all__ = [
     "NexusError",
     "Profile",
     "Router",
+    "Workbench",
     "__version__",
     "load_profile",
     "load_registry",
@@ -43,6 +45,7 @@ _HOMES = {
     "Engine": "engine",
     "Profile": "settings",
     "Router": "routing",
+    "Workbench": "lab",
     "load_profile": "settings",
     "load_registry": "registry",
     "read_session": "trace",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nexus_lab.agent import Turn
+    from nexus_lab.lab.approval import Approve
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.driver import Ticket
 
@@ -197,13 +198,33 @@ class AgentPanel(Panel):
 
     # -- what it is asked ---------------------------------------------------------------------------------
 
-    def post(self, text: str, on_done: Callable[[Ticket[Turn]], None] | None = None) -> Ticket[Turn]:
-        """Post a turn behind what runs and waits, and show it in the queue until it begins."""
+    def post(
+        self,
+        text: str,
+        on_done: Callable[[Ticket[Turn]], None] | None = None,
+        *,
+        approve: Approve | None = None,
+    ) -> Ticket[Turn]:
+        """Post a turn behind what runs and waits, and show it in the queue until it begins.
+
+        Parameters
+        ----------
+        text
+            The request.
+        on_done
+            Called on the engine's lane with the ticket, when the turn has ended.
+        approve
+            Who is asked before a tool runs in this turn; ``None`` asks in the views.
+        """
         ticket: Ticket[Turn]
 
         def work() -> Turn:
             self._unqueue(ticket)
-            return self.desk.crew.turn(text)
+            self.approval.answerer = approve
+            try:
+                return self.desk.crew.turn(text)
+            finally:
+                self.approval.answerer = None
 
         with self._lock:
             # Under the lock, so that the job cannot begin before it is in the queue.

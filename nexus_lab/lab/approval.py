@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ from nexus_lab.errors import Cancelled
 from nexus_lab.lab.wire import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from nexus_lab.registry import ToolSpec
+
+    Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
 
 __all__ = ["Approval", "Pending"]
 
@@ -39,6 +42,11 @@ class Approval:
         Called when a call begins or ends to wait.
     stopping
         Says whether the running job was asked to stop, so that no stop is missed, however early it came.
+
+    Attributes
+    ----------
+    answerer
+        Answers in the place of the user, when there is one.
     """
 
     def __init__(self, *, on_change: Callable[[], None], stopping: Callable[[], bool]) -> None:
@@ -50,6 +58,7 @@ class Approval:
         self._answer: bool | Mapping[str, Any] | None = None
         self._withdrawn = False
         self._allowed: list[ToolSpec] = []
+        self.answerer: Approve | None = None
 
     @property
     def pending(self) -> Pending | None:
@@ -110,9 +119,7 @@ class Approval:
         if pending is None:
             raise BadRequest("nothing waits for approval", next_step="it was answered or stopped already")
         if allow and arguments is not None:
-            violations = validate(arguments, pending.tool.input_schema)
-            if violations:
-                raise ArgumentsRejected(tuple(violations), tool=pending.tool.name)
+            self._checked(pending.tool, arguments)
         with self._condition:
             if self._pending is not pending:
                 raise BadRequest("nothing waits for approval", next_step="it was answered or stopped already")
@@ -120,6 +127,14 @@ class Approval:
                 self._allowed.append(pending.tool)
             self._answer = dict(arguments) if allow and arguments is not None else allow
             self._condition.notify_all()
+
+    @staticmethod
+    def _checked(tool: ToolSpec, answer: bool | Mapping[str, Any]) -> bool | Mapping[str, Any]:
+        if isinstance(answer, Mapping):
+            violations = validate(dict(answer), tool.input_schema)
+            if violations:
+                raise ArgumentsRejected(tuple(violations), tool=tool.name)
+        return answer
 
     def withdraw(self) -> None:
         """End the wait without an answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Crew", "NotReady"]
 
 logger = logging.getLogger(__name__)
+
+_SIDE_S = 30.0
 
 
 class NotReady(NexusError):
@@ -46,8 +49,8 @@ class Crew:
         self._desk = desk
         self.n_ctx = n_ctx
         self.contents = contents
+        self._composing = threading.Lock()
         self._own_engine = False
-        self._own_router = True
 
     def begin(
         self,
@@ -73,7 +76,7 @@ class Crew:
         elif model is not None:
             self._post("loading the model", lambda: self.load(model))
         if len(desk.registry):
-            self._post("building the router", self.fit)
+            self.refit()
 
     def _post(self, label: str, work: Callable[[], object]) -> None:
         """Post a job that nobody waits for; what goes wrong is said in the bar."""
@@ -129,6 +132,8 @@ class Crew:
         self._end_agent()
         engine, desk.engine = desk.engine, None
         desk.model_name = desk.quantisation = None
+        # What the side lane has begun may still be reading the vocabulary.
+        desk.side.submit("letting the model go", lambda: None).wait(_SIDE_S)
         if engine is not None and self._own_engine:
             engine.close()
         desk.tell_panels("on_engine")
@@ -138,9 +143,14 @@ class Crew:
     def compose(self) -> None:
         """Make registry and toolbox of the sources as they are now; cheap, from any thread."""
         desk = self._desk
-        desk.registry = desk.sources.registry()
-        desk.toolbox = Toolbox(desk.sources.running(), desk.registry)
+        with self._composing:
+            desk.registry = desk.sources.registry()
+            desk.toolbox = Toolbox(desk.sources.running(), desk.registry)
         desk.tell_panels("on_tools")
+
+    def refit(self) -> None:
+        """Post what makes router and agent fit; from any thread."""
+        self._post("building the router", self.fit)
 
     def fit(self) -> None:
         """Make router and agent fit engine and tools as they are now."""

@@ -306,7 +306,9 @@ class Desk:
                 getattr(panel, hook)(*values)
             except Exception:
                 logger.exception("%s of panel %r failed", hook, panel.name)
-        self.changed(*self.part_names)
+        # Neither models nor tools change by a turn, and the tools can be thousands.
+        still = {"models", "registry"} if hook == "on_turn" else set()
+        self.changed(*(name for name in self.part_names if name not in still))
 
     def _make_panels(self) -> None:
         for name, (module, kind) in PANELS.items():

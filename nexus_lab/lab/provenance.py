@@ -87,13 +87,8 @@ def _pattern(value: Any) -> re.Pattern[str] | None:
     """Return what finds a value in a text; a short word or a number only where it stands by itself."""
     if isinstance(value, bool) or value is None:
         return None
-    text = (
-        str(value).strip()
-        if isinstance(value, str)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    whole = isinstance(value, float) and value.is_integer()
+    text = str(int(value) if whole else value).strip()
     if not text:
         return None
     words = r"\s+".join(re.escape(word) for word in text.split())

@@ -60,6 +60,11 @@ class ViewLink:
         else:
             logger.warning("a view sent a message of unknown kind %.40r", kind)
 
+    @property
+    def greeted(self) -> bool:
+        """Whether a view has ever been there."""
+        return self._greeted
+
     def mark(self, names: Iterable[str]) -> None:
         """Note that parts have changed."""
         with self._lock:
