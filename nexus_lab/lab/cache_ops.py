@@ -132,7 +132,7 @@ class OpBook:
         return known.note if known is not None else ""
 
     def cells(self, timeline: CacheProgram, breakpoints: Breakpoints) -> tuple[OpCell, ...]:
-        """Return the operations of `timeline`, with the reasons to stop there that are on."""
+        """Return the operations of `timeline`, with the breakpoints that stop there."""
         prefixes = self._prefixes_of(timeline)
         return tuple(
             self._cell(index, op, prefixes[index - 1], prefixes[index], breakpoints)
@@ -236,8 +236,8 @@ class OpBook:
         reasons = set(note.reasons)
         if note.dkl is not None and note.dkl > breakpoints.epsilon:
             reasons.add("dkl")
-        order: tuple[Stop, ...] = ("gate", "declined", "dkl", "failed")
         on = breakpoints.chosen()
+        order: tuple[Stop, ...] = ("gate", "declined", "dkl", "failed")
         return OpCell(
             index=index,
             kind=op.kind.value,

@@ -109,6 +109,7 @@ class CachePanel(Panel):
             "breakpoints": self._breakpoints,
             "forks": self._branches,
             "policies": POLICIES,
+            "next_run": self._next_run(),
         }
 
     @property
@@ -164,10 +165,11 @@ class CachePanel(Panel):
     @instant
     def set_breakpoints(
         self,
-        gate: bool | None = None,  # noqa: FBT001 - the wire names it
-        declined: bool | None = None,  # noqa: FBT001 - the wire names it
-        dkl: bool | None = None,  # noqa: FBT001 - the wire names it
-        failed: bool | None = None,  # noqa: FBT001 - the wire names it
+        *,
+        gate: bool | None = None,
+        declined: bool | None = None,
+        dkl: bool | None = None,
+        failed: bool | None = None,
         epsilon: float | None = None,
     ) -> Breakpoints:
         """Switch breakpoints on or off, or change epsilon (nats); what is not named stays."""
@@ -379,6 +381,11 @@ class CachePanel(Panel):
         profile = self.desk.profile
         repos = profile.policy == "rolling_drop" and profile.repos
         return "rolling_drop_repos" if repos else profile.policy
+
+    def _next_run(self) -> str | None:
+        recorder = self.desk.recorder
+        number = recorder.run.removeprefix("r-") if recorder is not None else ""
+        return f"r-{int(number) + 1:03d}" if number.isdigit() else None
 
     def _revision_of(self, state: CacheState | None) -> int:
         now = None if state is None else f"{state.history_id} {len(state)}"

@@ -113,6 +113,11 @@ class SessionRecorder:
         """Identifier of the run being recorded."""
         return self._run.id
 
+    @property
+    def note(self) -> str:
+        """The few words that the run was begun with."""
+        return self._run.note
+
     def describe(self, **facts: Any) -> None:
         """Add facts of the run: `model`, `settings`, `host` (mappings) or `note`."""
         unknown = set(facts) - {"model", "settings", "host", "note"}
