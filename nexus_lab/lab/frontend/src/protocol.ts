@@ -262,6 +262,15 @@ export interface CachePart {
   next_run?: string | null;
 }
 
+/** Reply of `cache.fork`: how much of the old run is computed again, behind how many shared ops, and in words. */
+export interface ForkReply {
+  run: string;
+  rerun_ops: number;
+  rerun_tokens: number;
+  at: number;
+  note: string;
+}
+
 /** Reply of `cache.state`; buffers: uint8[n] of TokenState, int32[n] positions (-1 where dropped). */
 export interface CacheStateReply {
   n: number;
@@ -271,7 +280,8 @@ export interface CacheStateReply {
 export const TOKEN_STATES = ["computed", "spliced", "repaired", "dropped"] as const;
 /** Methods: `cache.goto {n}`, `cache.next_breakpoint {}`, `cache.state {}` -> CacheStateReply,
  * `cache.pieces {start, stop}` -> {pieces: string[]}, `cache.set_breakpoints {...}`,
- * `cache.fork {at, settings}` -> {run, rerun_ops, rerun_tokens}. */
+ * `cache.fork {at, settings}` -> ForkReply; the turns that are asked again come after it. `cache.goto` and
+ * `cache.next_breakpoint` reply {cursor, of, stops}, and so do `cache.back {}` and `cache.forward {}`. */
 
 // -- splice ------------------------------------------------------------------------------------------------
 
@@ -312,6 +322,8 @@ export interface SpliceRun {
     next: { text: string; prefill: number; spliced: number }[];
   } | null;
   has_attention: boolean;
+  /** Where the tokens before the block come from. */
+  source?: string;
   /** Why nothing was measured although the switch was on. */
   measure_declined?: Decline | null;
   /** Why there is no attention although it was asked for. */
