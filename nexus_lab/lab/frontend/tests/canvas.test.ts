@@ -150,7 +150,6 @@ describe("token strip", () => {
       positions: Int32Array.from([0, 1, -1, -1, 2, 7]),
       extent: 6,
       starts: [0, 4],
-      window: { start: 0, stop: 0 },
     };
     const drawn = recordingContext();
     drawStrip(drawn.ctx, data, THEME, { width: 300, height: 96 });
@@ -163,7 +162,6 @@ describe("token strip", () => {
       positions: new Int32Array(10),
       extent: 1000,
       starts: [],
-      window: { start: 0, stop: 5 },
     };
     const drawn = recordingContext();
     drawStrip(drawn.ctx, data, THEME, { width: 800, height: 96 });

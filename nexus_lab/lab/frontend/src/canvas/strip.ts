@@ -17,7 +17,12 @@ export interface StripData {
   extent: number;
   /** Logical indices where a message or block starts. */
   starts: readonly number[];
-  window: { start: number; stop: number };
+}
+
+/** Tokens that are shown one by one below the strip. */
+export interface StripWindow {
+  start: number;
+  stop: number;
 }
 
 /** What lies under each pixel column. */
@@ -45,16 +50,20 @@ export function gatherColumns(states: Uint8Array, positions: Int32Array, extent:
   const shares = new Uint32Array(count * STATES);
   const low = new Int32Array(count).fill(-1);
   const high = new Int32Array(count).fill(-1);
-  const scale = count / Math.max(1, extent);
-  for (let index = 0; index < states.length; index += 1) {
-    const column = Math.min(count - 1, Math.floor(index * scale));
-    const state = states[index] as number;
-    const slot = column * STATES + state;
-    shares[slot] = (shares[slot] as number) + 1;
-    const position = positions[index] as number;
-    if (position < 0) continue;
-    if ((low[column] as number) < 0 || position < (low[column] as number)) low[column] = position;
-    if (position > (high[column] as number)) high[column] = position;
+  const width = Math.max(1, extent) / count;
+  for (let column = 0, index = 0; column < count; column += 1) {
+    const stop = column === count - 1 ? states.length : Math.min(states.length, Math.ceil((column + 1) * width));
+    let [lowest, highest] = [-1, -1];
+    for (; index < stop; index += 1) {
+      const slot = column * STATES + (states[index] as number);
+      shares[slot] = (shares[slot] as number) + 1;
+      const position = positions[index] as number;
+      if (position < 0) continue;
+      if (lowest < 0 || position < lowest) lowest = position;
+      if (position > highest) highest = position;
+    }
+    low[column] = lowest;
+    high[column] = highest;
   }
   return { count, shares, low, high };
 }
@@ -181,13 +190,18 @@ function drawColumns(ctx: CanvasRenderingContext2D, columns: StripColumns, theme
 
 // States of a column are stacked by share, and each that is present keeps at least two pixels.
 function shareOf(columns: StripColumns, column: number, wanted: number): [top: number, height: number] {
-  const shares = Array.from({ length: STATES }, (_, state) => columns.shares[column * STATES + state] as number);
-  const total = shares.reduce((sum, share) => sum + share, 0);
-  if (total === 0) return [0, 0];
-  const raised = shares.map((share) => (share === 0 ? 0 : Math.max(2, (share / total) * STATE_ROW)));
-  const room = raised.reduce((sum, share) => sum + share, 0) / STATE_ROW;
-  const before = raised.slice(0, wanted).reduce((sum, share) => sum + share, 0);
-  return [before / room, (raised[wanted] as number) / room];
+  const first = column * STATES;
+  let tokens = 0;
+  for (let state = 0; state < STATES; state += 1) tokens += columns.shares[first + state] as number;
+  let [before, own, all] = [0, 0, 0];
+  for (let state = 0; state < STATES; state += 1) {
+    const share = columns.shares[first + state] as number;
+    const raised = share === 0 ? 0 : Math.max(2, (share / tokens) * STATE_ROW);
+    if (state < wanted) before += raised;
+    if (state === wanted) own = raised;
+    all += raised;
+  }
+  return own === 0 ? [0, 0] : [(before / all) * STATE_ROW, (own / all) * STATE_ROW];
 }
 
 function tickStep(extent: number): number {
@@ -236,11 +250,20 @@ function drawStarts(ctx: CanvasRenderingContext2D, data: StripData, theme: Canva
   }
 }
 
-function drawWindow(ctx: CanvasRenderingContext2D, { start, stop }: StripData["window"], theme: CanvasTheme, x: Frame["x"]): void {
+/** The frame around the window; on a canvas of its own, so that the strip stays while it moves. */
+export function drawStripWindow(
+  ctx: CanvasRenderingContext2D,
+  { start, stop }: StripWindow,
+  extent: number,
+  theme: CanvasTheme,
+  size: Size,
+): void {
   if (stop <= start) return;
+  const left = stripX(start, extent, size.width);
+  const right = stripX(stop, extent, size.width);
   ctx.strokeStyle = theme.accent;
   ctx.lineWidth = 2;
-  ctx.strokeRect(x(start) - 1.5, 1, Math.max(6, x(stop) - x(start)) + 3, 78);
+  ctx.strokeRect(left - 1.5, 1, Math.max(6, right - left) + 3, 78);
 }
 
 export function highestPosition(positions: Int32Array): number {
@@ -249,24 +272,17 @@ export function highestPosition(positions: Int32Array): number {
   return highest;
 }
 
-/** Draw the strip; `columns` of an earlier call may be handed in while only the window moves. */
-export function drawStrip(
-  ctx: CanvasRenderingContext2D,
-  data: StripData,
-  theme: CanvasTheme,
-  size: Size,
-  columns?: StripColumns,
-): void {
+/** Draw the strip without its window. */
+export function drawStrip(ctx: CanvasRenderingContext2D, data: StripData, theme: CanvasTheme, size: Size): void {
   const top = niceCeiling(highestPosition(data.positions) + 1);
   const frame: Frame = {
     x: (index) => stripX(index, data.extent, size.width),
     y: (position) => PLOT_BOTTOM - (position / top) * (PLOT_BOTTOM - PLOT_TOP),
   };
   drawScales(ctx, data, theme, size, top, frame);
-  if (isDense(data.extent, size.width)) drawColumns(ctx, columns ?? columnsFor(data, size.width), theme, frame.y);
+  if (isDense(data.extent, size.width)) drawColumns(ctx, columnsFor(data, size.width), theme, frame.y);
   else drawRuns(ctx, data, theme, frame);
   drawStarts(ctx, data, theme, frame.x);
-  drawWindow(ctx, data.window, theme, frame.x);
 }
 
 /** Whether several tokens share a pixel column, so that they are gathered before drawing. */

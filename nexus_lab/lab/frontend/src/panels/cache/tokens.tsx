@@ -1,7 +1,7 @@
 /** Overview of all tokens, with a window that is dragged or moved by keys, and the tokens in it. */
 import type { Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { columnsFor, drawStrip, isDense, STRIP_HEIGHT, stripIndex, type StripData } from "../../canvas/strip";
+import { drawStrip, drawStripWindow, STRIP_HEIGHT, stripIndex, type StripWindow } from "../../canvas/strip";
 import type { CanvasTheme } from "../../canvas/theme";
 import type { Client } from "../../client";
 import { int } from "../../format";
@@ -24,30 +24,21 @@ interface StripProps {
   client: Client;
   tokens: TokenStates;
   extent: number;
-  window: { start: number; stop: number };
+  window: StripWindow;
   width: number;
   onMove: (centre: number) => void;
 }
 
 function Strip({ client, tokens, extent, window, width, onMove }: StripProps) {
-  const data = useMemo<StripData>(
-    () => ({
-      states: tokens.states,
-      positions: tokens.positions,
-      extent,
-      starts: tokens.segments.map((segment) => segment.start),
-      window,
-    }),
-    [tokens, extent, window.start, window.stop],
-  );
-  const columns = useMemo(
-    () => (isDense(extent, width) ? columnsFor({ ...data }, width) : undefined),
-    [tokens, extent, width],
-  );
-  const draw = useMemo(
+  const draw = useMemo(() => {
+    const { states, positions, segments } = tokens;
+    const data = { states, positions, extent, starts: segments.map((segment) => segment.start) };
+    return (ctx: CanvasRenderingContext2D, theme: CanvasTheme) => drawStrip(ctx, data, theme, { width, height: STRIP_HEIGHT });
+  }, [tokens, extent, width]);
+  const drawWindow = useMemo(
     () => (ctx: CanvasRenderingContext2D, theme: CanvasTheme) =>
-      drawStrip(ctx, data, theme, { width, height: STRIP_HEIGHT }, columns),
-    [data, columns, width],
+      drawStripWindow(ctx, window, extent, theme, { width, height: STRIP_HEIGHT }),
+    [window.start, window.stop, extent, width],
   );
   const centre = Math.floor((window.start + window.stop) / 2);
   const follow = (event: PointerEvent) => {
@@ -81,6 +72,7 @@ function Strip({ client, tokens, extent, window, width, onMove }: StripProps) {
       }}
     >
       <Canvas client={client} width={width} height={STRIP_HEIGHT} draw={draw} />
+      <Canvas client={client} width={width} height={STRIP_HEIGHT} draw={drawWindow} class="over-strip" />
     </div>
   );
 }
