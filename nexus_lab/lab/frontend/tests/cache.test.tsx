@@ -145,7 +145,7 @@ describe("Cache panel", () => {
     await act(() => button("Fork as r-015").click());
     await settled();
     expect(kernel.asked("cache.fork")).toEqual([{ at: 9, settings: { policy: "full", repair: "leading", k: 4 } }]);
-    expect(root.textContent).toContain("r-015 forked from op 9: 1 op, 38 tokens run again.");
+    expect(root.textContent).toContain("r-015 forked from op 9: 1 op, 38 tokens run again. Turn 4 is asked again.");
   });
 
   it("refuses to fork with K of 1, with the formula", async () => {

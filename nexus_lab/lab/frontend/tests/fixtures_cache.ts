@@ -253,6 +253,7 @@ export function spliceRun({ layers = 30, heads = 3, steps = STEPS.length }: RunS
       next: next.map(([text, prefill, spliced]) => ({ text, prefill, spliced })),
     },
     has_attention: false,
+    source: "this conversation",
   };
 }
 
@@ -377,7 +378,7 @@ function answerStory(parts: Partial<Parts>, method: string, params: Record<strin
     const [start, stop] = [Number(params.start), Number(params.stop)];
     return { result: { pieces: Array.from({ length: stop - start }, (_, i) => WORDS[(start + i - 1535 + 2500) % WORDS.length]) } };
   }
-  if (method === "cache.fork") return { result: { run: "r-015", rerun_ops: 1, rerun_tokens: 38 } };
+  if (method === "cache.fork") return { result: { run: "r-015", rerun_ops: 1, rerun_tokens: 38, at: Number(params.at), note: "Turn 4 is asked again." } };
   if (method === "splice.frame" && parts.splice?.run) {
     const { reply, values } = driftFrame(params as unknown as FrameRequest, parts.splice.run);
     return { result: reply, buffers: [values] };

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { curveProblem } from "../../canvas/curve";
 import type { Client } from "../../client";
 import { count, int } from "../../format";
-import type { CachePart } from "../../protocol";
+import type { CachePart, ForkReply } from "../../protocol";
 import { Box, Button, Field, NumberField, Problem, Select, StatusMark, useAction } from "../../ui";
 import { rerunWords } from "./words";
 
@@ -28,12 +28,6 @@ export function forkDefaults(client: Client, part: CachePart): ForkSettings {
   };
 }
 
-interface ForkReply {
-  run: string;
-  rerun_ops: number;
-  rerun_tokens: number;
-}
-
 export function Fork({ client, part, at }: { client: Client; part: CachePart; at: number }) {
   const draft = client.kept<Partial<ForkSettings>>("cache.fork", {});
   const [done, setDone] = useState<string | null>(null);
@@ -50,7 +44,8 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
     const reply = await action.run({ at, settings: tau === null ? rest : { ...rest, tau } });
     if (!reply) return;
     const again = `${count(reply.rerun_ops, "op")}, ${count(reply.rerun_tokens, "token")} run again`;
-    const text = `${reply.run} forked from op ${int(at)}: ${again}.`;
+    const note = reply.note ? ` ${reply.note}` : "";
+    const text = `${reply.run || "The fork"} forked from op ${int(reply.at)}: ${again}.${note}`;
     setDone(text);
     client.say(text);
   };

@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Client } from "../../client";
+import { count } from "../../format";
 import type { SpliceRun } from "../../protocol";
 import { Box, Button, Empty, Problem, Segmented, Select } from "../../ui";
 import { openFilm, type Film, type Frame } from "./film";
@@ -62,6 +63,12 @@ function NoAttention({ run, onCapture, busy }: { run: SpliceRun; onCapture: () =
       </div>
     </Empty>
   );
+}
+
+/** What stands before the block: "behind 648 tokens of this conversation, not anchored". */
+export function beforeWords(run: SpliceRun): string {
+  const source = run.source ? ` of ${run.source}` : "";
+  return `behind ${count(run.settings.n_past, "token")}${source}, ${run.anchored ? "anchored" : "not anchored"}`;
 }
 
 /** The frame of a step; while it is on its way, the one that was drawn last of the same film. */
@@ -151,6 +158,8 @@ export function DriftBox({ client, run, busy, onRerun }: DriftProps) {
               step {at + 1} of {steps}
               {late ? ", on its way" : ""}
             </span>
+            {steps <= 12 && <span class="grow" />}
+            <span class="muted opt">{beforeWords(run)}</span>
           </div>
         </div>
       )}
