@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from nexus_lab.registry import ToolSpec
 
-    Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
+    Answer = bool | Mapping[str, Any]
+    Approve = Callable[[ToolSpec, Mapping[str, Any]], Answer]
 
 __all__ = ["Approval", "Pending"]
 
@@ -55,7 +56,7 @@ class Approval:
         self._condition = threading.Condition()
         self._ids = itertools.count(1)
         self._pending: Pending | None = None
-        self._answer: bool | Mapping[str, Any] | None = None
+        self._answer: Answer | None = None
         self._withdrawn = False
         self._allowed: list[ToolSpec] = []
         self.answerer: Approve | None = None
@@ -65,7 +66,7 @@ class Approval:
         """The call that waits now."""
         return self._pending
 
-    def __call__(self, tool: ToolSpec, arguments: Mapping[str, Any]) -> bool | Mapping[str, Any]:
+    def __call__(self, tool: ToolSpec, arguments: Mapping[str, Any]) -> Answer:
         """Wait for the user's answer: no, yes, or the arguments to run with instead.
 
         Raises
@@ -73,10 +74,11 @@ class Approval:
         Cancelled
             When the turn is stopped meanwhile.
         """
-        if (
-            tool in self._allowed
-        ):  # the same in every part: a tool that was changed since is asked about again
+        # The same in every part: a tool that was changed since is asked about again.
+        if tool in self._allowed:
             return True
+        if self.answerer is not None:
+            return self._checked(tool, self.answerer(tool, arguments))
         with self._condition:
             self._answer, self._withdrawn = None, False
             self._pending = Pending(next(self._ids), tool, dict(arguments))
@@ -88,7 +90,7 @@ class Approval:
                 self._pending = None
             self._on_change()
 
-    def _wait(self) -> bool | Mapping[str, Any]:
+    def _wait(self) -> Answer:
         with self._condition:
             while self._answer is None and not self._withdrawn and not self._stopping():
                 self._condition.wait(_STEP_S)
@@ -129,7 +131,7 @@ class Approval:
             self._condition.notify_all()
 
     @staticmethod
-    def _checked(tool: ToolSpec, answer: bool | Mapping[str, Any]) -> bool | Mapping[str, Any]:
+    def _checked(tool: ToolSpec, answer: Answer) -> Answer:
         if isinstance(answer, Mapping):
             violations = validate(dict(answer), tool.input_schema)
             if violations:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nexus_lab.agent import Agent, Event, Turn
+    from nexus_lab.agent.loop import AskBefore
     from nexus_lab.engine import Engine
     from nexus_lab.lab.driver import Ticket
     from nexus_lab.lab.panel import Panel
@@ -104,7 +105,7 @@ class Desk:
         embedder: Embedder | str | None = None,
     ) -> None:
         self.profile = load_profile(profile) if isinstance(profile, str) else profile or Profile()
-        self.ask_before = "writes"
+        self.ask_before: AskBefore = "writes"
         self.session_path = Path(session).expanduser() if session is not None else _new_session()
         self.engine: Engine | None = None
         self.toolbox: Toolbox | None = None

@@ -164,7 +164,7 @@ class ModelsPanel(Panel):
             values = {**asdict(row), "error": row.error["message"] if row.error else None}
             values["declines"] = [f"{item['what']}: {item['decline'].reason}" for item in row.declines]
             rows.append(values)
-        schema = {
+        schema: dict[str, Any] = {
             "name": pl.String,
             "path": pl.String,
             "source": pl.String,

@@ -277,7 +277,7 @@ class RegistryPanel(Panel):
             )
             for tool, row in zip(self._tools(), self._tool_rows(), strict=True)
         ]
-        schema = {
+        schema: dict[str, Any] = {
             "tool": pl.String,
             "server": pl.String,
             "read_only": pl.Boolean,

@@ -127,7 +127,8 @@ class ViewLink:
 def _reply(number: object, answer: object) -> tuple[dict[str, Any], Sequence[Any]]:
     buffers: Sequence[Any] = ()
     if isinstance(answer, Reply):
-        answer, buffers = answer.result, answer.buffers
+        buffers = answer.buffers
+        answer = answer.result
     if not isinstance(answer, BaseException):
         try:
             return {"kind": "reply", "id": number, "ok": True, "result": to_json(answer)}, buffers

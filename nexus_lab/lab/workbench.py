@@ -1,4 +1,4 @@
-"""The workbench as a widget: a thin shell over a desk; everything but the shown panel and the theme is messages."""
+"""The workbench as a widget: a thin shell over a desk, which speaks with its views in messages."""
 
 from __future__ import annotations
 
@@ -264,14 +264,14 @@ class Workbench(PanelView):
             lane.submit("waiting", lambda: None).get()
 
     def close(self) -> None:
-        """End the session: stop what runs, finish the record, end servers and model that were started here."""
+        """End the session: stop what runs, finish the record, end the servers and the model begun here."""
         self._withdraw()
         for view in self._views:
             view.close()
         self._desk.close()
         super().close()
 
-    def _approver(self, approve: Approve | bool | None) -> Approve | None:
+    def _approver(self, approve: Approve | bool | None) -> Approve | None:  # noqa: FBT001 - as the user gave it
         if callable(approve):
             return approve
         views: list[PanelView] = [self, *self._views]
