@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Bar, Notice } from "./bar";
 import type { Client } from "./client";
+import { int } from "./format";
 import { isTyping, keepKeysFrom, KEY_LIST } from "./keys";
 import { AgentPanel } from "./panels/agent";
 import { CachePanel } from "./panels/cache";
@@ -34,7 +35,7 @@ function neighbour(current: PanelName, delta: number): PanelName {
 /** How many tools there are, once that is known. */
 function TabCount({ client, name }: { client: Client; name: PanelName }) {
   const tools = name === "registry" ? client.parts.registry.value?.tools.length : undefined;
-  return tools ? <span class="n">{tools}</span> : null;
+  return tools ? <span class="n">{int(tools)}</span> : null;
 }
 
 function Tabs({ client, prefix }: { client: Client; prefix: string }) {

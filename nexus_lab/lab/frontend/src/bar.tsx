@@ -36,7 +36,8 @@ function EngineState({ client, bar }: { client: Client; bar: BarPart | null }) {
   if (!client.alive.value) return <StatusMark status="bad">kernel gone; run the cell again</StatusMark>;
   if (!bar) return <StatusMark status="none">waiting for the kernel</StatusMark>;
   const [status, word] = ENGINE[bar.engine];
-  const said = bar.engine === "busy" ? bar.holder ?? word : bar.holder ? `${word}: ${bar.holder}` : word;
+  const named = bar.engine === "busy" || bar.engine === "waiting";
+  const said = named ? bar.holder ?? word : bar.holder ? `${word}: ${bar.holder}` : word;
   const { progress } = bar;
   return (
     <>

@@ -34,7 +34,7 @@ export const BAR: BarPart = {
   context_used: 1117,
   context_total: 8192,
   engine: "waiting",
-  holder: "approval, turn 4",
+  holder: "turn 4, waiting for approval",
   progress: null,
   notice: null,
 };

@@ -93,7 +93,10 @@ function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined
           <dt>Prefill</dt>
           <dd class="num">
             {ms(turn.prefill_ms)}
-            {turn.prompt_tokens !== null && `, prompt ${int(turn.prompt_tokens)} tokens`}
+          </dd>
+          <dt>Prompt</dt>
+          <dd class="num">
+            {int(turn.prompt_tokens)} tokens
           </dd>
           <dt>Ran with</dt>
           <dd>{ranWith(turn.settings)}</dd>

@@ -49,7 +49,7 @@ function ModelsTable({ part, chosen, onChoose }: { part: ModelsPart; chosen: Mod
 
 /** A load or a measurement while it runs. */
 function Running({ bar }: { bar: BarPart | null }) {
-  if (!bar || bar.engine === "idle" || bar.engine === "unloaded") return null;
+  if (!bar || (bar.engine !== "loading" && !bar.progress)) return null;
   const { progress } = bar;
   return (
     <div class="stack tight" role="status">
@@ -149,7 +149,7 @@ function DetailBox({ row }: { row: ModelRow }) {
         </ul>
       )}
       {row.loaded && row.declines.length === 0 && (
-        <p class="small">
+        <p class="small able">
           <StatusMark status="ok" wrap>splicing, shifting and attention capture all work with this model</StatusMark>
         </p>
       )}

@@ -88,7 +88,7 @@ export function ToolsBox({ client, part, server, chosen }: {
             onSelect={(row) => (chosen.value = row.name)}
             height={540}
             columns={[
-              { key: "name", head: "Tool", class: "mono tool", cell: (row) => row.name },
+              { key: "name", head: "Tool", class: "mono tool", cell: (row) => <span title={row.name}>{row.name}</span> },
               { key: "server", head: "Server", class: "muted nowrap", cell: (row) => row.server },
               { key: "effect", head: "Effect", cell: (row) => (row.read_only ? "reads" : "writes") },
               { key: "schema", head: <>Schema<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.schema_tokens) },

@@ -181,7 +181,7 @@ export function CandidatesBox({ decision }: { decision: DecisionRow }) {
         selected={new Set(decision.tool ? [decision.tool] : [])}
         columns={[
           { key: "first", head: "#", right: true, cell: (row) => row.first },
-          { key: "tool", head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ?? undefined}>{row.tool}</span> },
+          { key: "tool", head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ? `${row.tool}, best view: ${row.view}` : row.tool}>{row.tool}</span> },
           { key: "dense", head: <>Dense <span class="u">cosine</span></>, cell: (row) => <ScoreBar value={row.dense} /> },
           { key: "lexical", head: <>Lexical <span class="u">BM25, 0–1</span></>, cell: (row) => <ScoreBar value={row.lexical} /> },
           { key: "score", head: "Stage 1", right: true, cell: (row) => fixed(row.score, 4) },

@@ -49,14 +49,22 @@ export function change(a: number | null, b: number | null, unit: string): string
   return `${text} (${signed((b - a) / Math.abs(a), (share) => percent(share, share < 0.1 ? 1 : 0))})`;
 }
 
-function Measures({ found }: { found: Comparison }) {
+/** What tells A from B in a head: their policies, or their names where these are alike. */
+function useNames(client: Client, { a, b }: Comparison): [string, string] {
+  const policy = (run: string) => client.parts.session.value?.runs.find((row) => row.run === run)?.policy ?? null;
+  const [first, second] = [policy(a), policy(b)];
+  return first !== null && second !== null && first !== second ? [first, second] : [a, b];
+}
+
+function Measures({ client, found }: { client: Client; found: Comparison }) {
+  const [first, second] = useNames(client, found);
   return (
     <table aria-label="Measures of A and B">
       <thead>
         <tr>
           <th scope="col">Measure</th>
-          <th scope="col" class="r">A <span class="u">{found.a}</span></th>
-          <th scope="col" class="r">B <span class="u">{found.b}</span></th>
+          <th scope="col" class="r">A <span class="u">{first}</span></th>
+          <th scope="col" class="r">B <span class="u">{second}</span></th>
           <th scope="col" class="r">B − A</th>
         </tr>
       </thead>
@@ -196,7 +204,7 @@ export function CompareBox({ client, choice, version }: { client: Client; choice
       <Problem error={problem} />
       {found ? (
         <>
-          <Measures found={found} />
+          <Measures client={client} found={found} />
           <div class="divider" />
           <Pairs client={client} found={found} />
         </>
