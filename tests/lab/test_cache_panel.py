@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from desk_tools import ask, settle, told_desk
+from told_tools import ask, settle, told_desk
 
 from nexus_lab.agent import TurnOutcome
 from nexus_lab.errors import NexusError

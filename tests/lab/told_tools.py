@@ -1,129 +1,95 @@
-"""What tests of the workbench share: an embedder without a model, a tool, a view that is slow, requests."""
+"""A desk over a real engine and a real server process, whose router is told what to choose."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-import sys
-import threading
 import time
-from pathlib import Path
+from contextlib import contextmanager
 
-import numpy as np
+from desk_tools import WordEmbedder, raw_config
 
-from nexus_lab.registry import ServerConfig, ToolSpec
+from nexus_lab.lab.desk import Desk
+from nexus_lab.registry import McpServer, Registry, Toolbox, ToolSpec
+from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
+from nexus_lab.settings import Profile
 
-RAW_SERVER = Path(__file__).parents[1] / "registry" / "raw_server.py"
 
+class ToldRouter:
+    """Chooses the tool it was told, and says that it escalated when told so."""
 
-class WordEmbedder:
-    """Sums a fixed random vector for each word: texts that share words are near each other."""
+    def __init__(self, registry):
+        self.registry = registry
+        self.tool = "echo"
+        self.outcome = Outcome.AUTO
 
-    name = "words"
-    fingerprint = "lab-words-1"
-    dim = 384
-    query_prefix = document_prefix = ""
+    def configure(self, *, tau, top_k):
+        pass
 
-    def embed_queries(self, texts):
-        return self._embed(texts)
-
-    def embed_documents(self, texts):
-        return self._embed(texts)
-
-    def _embed(self, texts):
-        return (
-            np.stack([self._vector(text) for text in texts]) if texts else np.zeros((0, self.dim), np.float32)
+    def route(self, request, context=(), **_options):
+        return RoutingDecision(
+            request=request,
+            normalised=request,
+            candidates=(Candidate(tool="echo", score=0.5, dense=0.5, lexical=0.0),),
+            margin=0.5,
+            dense_margin=0.5,
+            tau=0.1,
+            outcome=self.outcome if self.tool else Outcome.NO_TOOL,
+            tool=self.tool,
+            reason="as told",
+            fit=0.5,
+            threshold=0.1,
+            used_context=bool(context),
         )
 
-    def _vector(self, text):
-        total = np.full(self.dim, 1e-3)
-        for word in re.findall(r"\w+", text.lower()):
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
-            total += np.random.default_rng(seed).standard_normal(self.dim)
-        return (total / np.linalg.norm(total)).astype(np.float32)
 
-
-def raw_config(name: str = "raw", mode: str = "good") -> ServerConfig:
-    """A server that misbehaves as `mode` says."""
-    return ServerConfig(name, sys.executable, (str(RAW_SERVER), mode))
-
-
-def echo_spec(text: dict, *, read_only: bool = True) -> ToolSpec:
+def fixed_spec(text, *, description="Say it again"):
     """The server's tool under a schema that leaves the model no choice of `text`."""
     return ToolSpec(
         name="echo",
-        description="Say it again",
+        description=description,
         input_schema={
             "type": "object",
-            "properties": {"text": text},
+            "properties": {"text": {"const": text}},
             "required": ["text"],
             "additionalProperties": False,
         },
         server="raw",
-        annotations={"readOnlyHint": read_only},
+        annotations={"readOnlyHint": True},
         source="test",
     )
 
 
-def tool(name: str, description: str = "", *, server: str | None = None, **properties: object) -> ToolSpec:
-    return ToolSpec(name, description, {"type": "object", "properties": properties}, server=server)
+@contextmanager
+def told_desk(engine, folder, *, text="hello", contents=True, description="Say it again", **settings):
+    """Lend a desk that is ready to be asked; its record goes into `folder`."""
+    with McpServer(raw_config()) as server:
+        tools = Toolbox([server], Registry.of([fixed_spec(text, description=description)], name="test"))
+        desk = Desk(
+            engine=engine,
+            tools=tools,
+            profile=Profile(max_tokens=24, answer_tokens=8, threads=1).changed(**settings),
+            session=folder / "here.nexus",
+            contents=contents,
+            embedder=WordEmbedder(),
+        )
+        try:
+            settle(desk)
+            desk.agent.router = ToldRouter(desk.registry)
+            yield desk
+        finally:
+            desk.close()
 
 
-class Asker:
-    """Sends requests to a desk and waits for the replies."""
-
-    def __init__(self, desk) -> None:
-        self.desk = desk
-
-    def __call__(self, method: str, **params):
-        """Return the result, or raise what came in its place."""
-        answer = self.later(method, **params)()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def later(self, method: str, **params):
-        """Send a request; the value returned waits for its reply and gives it."""
-        arrived, box = threading.Event(), []
-
-        def reply(answer) -> None:
-            box.append(answer)
-            arrived.set()
-
-        self.desk.handle(method, params, reply)
-
-        def get():
-            assert arrived.wait(60), f"{method} was never answered"
-            return box[0]
-
-        return get
+def settle(desk, *, seconds=120):
+    """Wait until both lanes have nothing to do."""
+    ends = time.monotonic() + seconds
+    quiet = 0
+    while quiet < 3:
+        states = (desk.driver.state, desk.side.state)
+        assert time.monotonic() < ends, f"still {states}"
+        quiet = quiet + 1 if all(s.label is None and not s.queue for s in states) else 0
+        time.sleep(0.02)
 
 
-class View:
-    """A view that keeps what it gets; it acknowledges only when told to."""
-
-    def __init__(self) -> None:
-        self.messages: list[dict] = []
-        self.buffers: list[list] = []
-        self.link = None
-        self.at: list[float] = []
-
-    def send(self, message, buffers) -> None:
-        self.at.append(time.monotonic())
-        self.messages.append(message)
-        self.buffers.append(buffers)
-
-    @property
-    def parts(self) -> list[dict]:
-        return [message for message in self.messages if message["kind"] == "parts"]
-
-    def ack(self) -> None:
-        self.link.receive({"kind": "ack", "revision": self.parts[-1]["revision"]})
-
-
-def eventually(condition, seconds: float = 30.0) -> None:
-    """Wait until `condition()` holds; fails after a time that no machine needs."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.01)
+def ask(desk, text="Say hello"):
+    """Ask, and wait for the turn."""
+    return desk.ask(text).get()
