@@ -146,6 +146,8 @@ class Crew:
         with self._composing:
             desk.registry = desk.sources.registry()
             desk.toolbox = Toolbox(desk.sources.running(), desk.registry)
+            if desk.router is None and len(desk.registry):
+                desk.router = self._make_router()
         desk.tell_panels("on_tools")
 
     def refit(self) -> None:
@@ -155,40 +157,34 @@ class Crew:
     def fit(self) -> None:
         """Make router and agent fit engine and tools as they are now."""
         desk = self._desk
-        if len(desk.registry):
-            self._fit_router()
+        if desk.router is not None:
+            self._fit_router(desk.router)
         if desk.engine is None or not desk.sources.running():
             self._end_agent()
         else:
             self._fit_agent()
         desk.changed(*desk.part_names)
 
-    def _fit_router(self) -> None:
+    def _make_router(self) -> Router:
+        """Return a router that is cold yet; whoever uses it first waits until it is warm."""
         from nexus_lab.routing import Router
 
         desk, profile = self._desk, self._desk.profile
-        router = desk.router
-        if router is None:
-            router = Router(
-                desk.registry,
-                desk.embedder,
-                tau=profile.tau,
-                top_k=profile.top_k,
-                threads=profile.threads,
-            )
-        elif router.registry is not desk.registry:
-            router.update(desk.registry)
-        self._warm(router)
-        desk.router = router
-        panel = desk.panels.get("routing")
-        if panel is not None:
-            panel.on_router()  # type: ignore[attr-defined]  # the routing panel has it
+        return Router(
+            desk.registry, desk.embedder, tau=profile.tau, top_k=profile.top_k, threads=profile.threads
+        )
 
-    def _warm(self, router: Router) -> None:
+    def _fit_router(self, router: Router) -> None:
+        desk = self._desk
+
         def tell(what: str, fraction: float) -> None:
-            self._desk.driver.progress(what, round(100 * fraction), 100)
+            desk.driver.progress(what, round(100 * fraction), 100)
 
+        if router.registry is not desk.registry:
+            router.update(desk.registry)
         router.warm_up(tell)
+        panel: Any = desk.panels["routing"]
+        panel.on_router()
 
     def _fit_agent(self) -> None:
         from nexus_lab.agent import Agent

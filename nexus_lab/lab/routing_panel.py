@@ -223,10 +223,8 @@ class RoutingPanel(Panel):
 
     def _router(self) -> Router:
         router = self.desk.router
-        if router is None:
-            if not len(self.desk.registry):
-                raise RoutingError("there are no tools", next_step="load some under Registry")
-            raise RoutingError("the router is still being built", next_step="ask again in a moment")
+        if router is None or not len(self.desk.registry):
+            raise RoutingError("there are no tools", next_step="load some under Registry")
         return router
 
     def _found(self, number: str) -> tuple[DecisionRow, RoutingBook]:
