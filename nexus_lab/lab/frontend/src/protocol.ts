@@ -94,7 +94,7 @@ export interface ModelsPart {
   speed: { prefill_tps: number; decode_tps: number; n_tokens: number } | null;
 }
 /** Methods: `models.refresh {}`, `models.add_folder {path}`, `models.load {path, n_ctx?, threads?}`,
- * `models.unload {}`, `models.measure {}`. */
+ * `models.unload {}`, `models.measure {}`, `models.estimate {n_ctx}` -> {rows: ModelRow[]} (memory at that length). */
 
 // -- registry ----------------------------------------------------------------------------------------------
 
@@ -158,8 +158,8 @@ export interface LoadReply {
 }
 /** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
  * LoadReply; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
- * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.stop {name}`,
- * `registry.retry {name}`. */
+ * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.retry {name}` ->
+ * LoadReply; `registry.stop {name}`. */
 
 // -- routing -----------------------------------------------------------------------------------------------
 
@@ -367,6 +367,9 @@ export interface FrameReply {
   /** Range of this step, and of all steps. */
   step_range: [number, number];
   run_range: [number, number];
+  /** Range of the steps whose rows stand in the cache: keys that are not rotated yet are far from all others, and
+   * would leave one colour for the rest. */
+  cached_range?: [number, number];
 }
 /** Methods: `splice.run {settings}` -> SpliceRun, `splice.frame FrameRequest` -> FrameReply. */
 
@@ -421,7 +424,10 @@ export interface Settings {
 }
 
 export interface AgentPart {
+  /** The newest turns, oldest of them first. */
   turns: TurnCard[];
+  /** How many turns came before these; `agent.turns` gives them. */
+  turns_before?: number;
   approval: {
     id: number;
     turn: number;
@@ -440,7 +446,8 @@ export interface AgentPart {
   missing: string | null;
 }
 /** Methods: `agent.ask {text}`, `agent.approve {allow, remember, arguments?}`, `agent.apply {settings}`,
- * `agent.new_conversation {}`, `agent.unqueue {index}`. */
+ * `agent.new_conversation {}`, `agent.unqueue {index}`, `agent.turns {start, stop}` -> {turns: TurnCard[]} (places
+ * from 0, `stop` not included). */
 
 // -- session -----------------------------------------------------------------------------------------------
 

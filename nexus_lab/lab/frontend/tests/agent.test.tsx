@@ -161,6 +161,24 @@ describe("turns", () => {
     expect(opened()).toEqual([false, false, false, true, true]);
   });
 
+  it("fetches earlier turns, and keeps those that leave the part", async () => {
+    const turn = (number: number) => ({ ...AGENT.turns[0]!, number });
+    const kernel = fakeKernel({ ...PARTS, agent: { ...AGENT, approval: null, turns: [turn(3), turn(4)], turns_before: 2 } }, {
+      "agent.turns": ({ start, stop }) => ({ turns: Array.from({ length: Number(stop) - Number(start) }, (_, i) => turn(Number(start) + i + 1)) }),
+    });
+    kernel.client.panel.value = "agent";
+    const root = mount(kernel.client);
+    const numbers = () => [...root.querySelectorAll("details.turn .n")].map((cell) => cell.textContent);
+    await settle();
+    expect(numbers()).toEqual(["3", "4"]);
+    await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [turn(4), turn(5)], turns_before: 3 } }));
+    expect(numbers()).toEqual(["3", "4", "5"]);
+    await click(button(root, "2 earlier turns"));
+    await settle();
+    expect(kernel.asked("agent.turns")).toEqual([{ start: 0, stop: 2 }]);
+    expect(numbers()).toEqual(["1", "2", "3", "4", "5"]);
+  });
+
   it("says declined with its reason and what it cost", async () => {
     const { root } = open({ ...AGENT, approval: null, turns: [AGENT.turns[2]!] });
     const note = root.querySelector(".note.warn")!.textContent!;

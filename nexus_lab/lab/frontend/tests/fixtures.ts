@@ -286,10 +286,10 @@ export const AGENT: AgentPart = {
   },
   queue: [],
   settings: {
-    schema_mode: "splice", policy: "rolling_drop_repos", keep_responses: 1, repos: true, repair: "leading", repair_budget: 0.25, k: 4, tau: TAU, top_k: 8,
+    schema_mode: "splice(exact)", policy: "rolling_drop_repos", keep_responses: 1, repos: true, repair: "leading", repair_budget: 0.25, k: 4, tau: TAU, top_k: 8,
     shadow: true, temperature: 0, max_tokens: 256, answer_tokens: 160, ask_before: "writes",
   },
-  schema_modes: ["splice", "signature", "full"],
+  schema_modes: ["signature", "full", "splice(exact)", "splice(paper)"],
   policies: ["rolling_drop_repos", "rolling_drop", "drop_reasoning", "summarise", "full"],
   ready: true,
   missing: null,

@@ -130,6 +130,18 @@ describe("models panel", () => {
     expect(kernel.asked("models.load")).toEqual([{ path: "/models/qwen2.5-14b.gguf", n_ctx: 4096, threads: 2 }]);
   });
 
+  it("estimates memory at a context length that is not applied yet", async () => {
+    const kernel = fakeKernel(PARTS, { "models.estimate": () => ({ rows: MODELS.rows.map((row) => ({ ...row, memory_bytes: 2 ** 30 })) }) });
+    kernel.client.panel.value = "models";
+    const root = mount(kernel.client);
+    await type(field(root, "Context, tokens"), "4096", true);
+    await settle();
+    expect(kernel.asked("models.estimate")).toEqual([{ n_ctx: 4096 }]);
+    const table = root.querySelector('table[aria-label="Models"]')!.textContent!;
+    expect(table).toContain("at 4,096 tokens");
+    expect(table).toContain("1.0\u00a0GiB");
+  });
+
   it("does not load what is loaded as it is, nor a broken file", async () => {
     const { kernel, root } = open(PARTS, "models");
     await click(button(root, "Load again"));

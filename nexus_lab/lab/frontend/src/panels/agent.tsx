@@ -1,8 +1,9 @@
 /** The agent: what waits for the user, the answers, and the settings of the next turn. */
-import { useRef } from "preact/hooks";
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { StopButton } from "../bar";
 import type { Client } from "../client";
-import { fixed, int, ms, NONE } from "../format";
+import { count, fixed, int, ms, NONE } from "../format";
 import type { AgentPart, TurnCard } from "../protocol";
 import { Box, Button, Empty, Problem, useAction } from "../ui";
 import { Approval } from "./agent/approval";
@@ -144,16 +145,67 @@ function QueueBox({ client, part }: { client: Client; part: AgentPart }) {
   );
 }
 
+/** Turns by their place in the session, from 0; what was seen once is not asked for again. */
+type Places = Map<number, TurnCard>;
+
+/** Turns that the part leaves out: those already seen, and a way to the ones before them. */
+function EarlierTurns({ client, before, places, draw }: {
+  client: Client;
+  before: number;
+  places: Places;
+  draw: (turn: TurnCard) => JSX.Element;
+}) {
+  const fetch = useAction<{ turns: TurnCard[] }>(client, "agent.turns");
+  const [, redraw] = useState(0);
+  let from = before;
+  while (places.has(from - 1)) from -= 1;
+  const more = async () => {
+    const start = Math.max(0, from - 24);
+    const reply = await fetch.run({ start, stop: from });
+    reply?.turns.forEach((turn, index) => places.set(start + index, turn));
+    redraw((n) => n + 1);
+  };
+  const known = Array.from({ length: before - from }, (_, index) => places.get(from + index)!);
+  return (
+    <>
+      {from > 0 && (
+        <div class="row">
+          <Button quiet disabled={fetch.busy} onClick={() => void more()}>
+            {count(from, "earlier turn")}
+          </Button>
+          <Problem error={fetch.problem} />
+        </div>
+      )}
+      {known.map(draw)}
+    </>
+  );
+}
+
 export function AgentPanel({ client }: { client: Client }) {
   const part = client.parts.agent.value;
   const opened = client.kept<Readonly<Record<number, boolean>>>("agent.open", {});
+  const places = client.kept<Places>("agent.places", new Map()).peek();
   const first = useRef<number | null>(null);
+  const before = part?.turns_before ?? 0;
+  useEffect(() => part?.turns.forEach((turn, index) => places.set(before + index, turn)), [part?.turns]);
   if (!part) return <Empty title="Waiting for the kernel" />;
   const last = part.turns[part.turns.length - 1];
   // The last turn is shown open when the panel is first seen, and each that is seen running; none closes by itself.
   first.current ??= last?.number ?? -1;
   const isOpen = (turn: TurnCard) =>
     opened.value[turn.number] ?? (turn.number >= (first.current ?? 0) || turn.state === "running" || turn.state === "waiting");
+  const draw = (turn: TurnCard) => (
+    <Turn
+      key={turn.number}
+      client={client}
+      turn={turn}
+      approval={part.approval}
+      open={isOpen(turn)}
+      onToggle={(open) => {
+        if (open !== isOpen(turn)) opened.value = { ...opened.value, [turn.number]: open };
+      }}
+    />
+  );
   const homeless = part.approval && !part.turns.some(({ number }) => number === part.approval?.turn);
   return (
     <div class="cols agt">
@@ -165,18 +217,8 @@ export function AgentPanel({ client }: { client: Client }) {
             </Empty>
           </Box>
         )}
-        {part.turns.map((turn) => (
-          <Turn
-            key={turn.number}
-            client={client}
-            turn={turn}
-            approval={part.approval}
-            open={isOpen(turn)}
-            onToggle={(open) => {
-              if (open !== isOpen(turn)) opened.value = { ...opened.value, [turn.number]: open };
-            }}
-          />
-        ))}
+        {before > 0 && <EarlierTurns client={client} before={before} places={places} draw={draw} />}
+        {part.turns.map(draw)}
         {homeless && part.approval && <Approval key={part.approval.id} client={client} request={part.approval} />}
         <MessageBox client={client} part={part} />
       </div>

@@ -1,4 +1,5 @@
 /** Which models there are, which of them fits in memory, and what the loaded one can do. */
+import { useEffect, useState } from "preact/hooks";
 import type { Client } from "../client";
 import { bytes, count, fixed, int, NONE } from "../format";
 import type { BarPart, ModelRow, ModelsPart } from "../protocol";
@@ -12,7 +13,24 @@ function Standing({ row }: { row: ModelRow }) {
   return row.loaded ? <StatusMark status="ok">loaded</StatusMark> : <span class="muted">{NONE}</span>;
 }
 
-function ModelsTable({ part, chosen, onChoose }: { part: ModelsPart; chosen: ModelRow | null; onChoose: (path: string) => void }) {
+/** The rows with their memory at a context length that is not applied yet. */
+function useEstimate(client: Client, part: ModelsPart | null, nCtx: number | null): ModelRow[] | null {
+  const [found, setFound] = useState<{ nCtx: number; rows: ModelRow[] } | null>(null);
+  useEffect(() => {
+    if (nCtx === null) return;
+    let current = true;
+    client.request<{ rows: ModelRow[] }>("models.estimate", { n_ctx: nCtx }).then(
+      ({ result }) => current && setFound({ nCtx, rows: result.rows }),
+      () => current && setFound(null), // the table then keeps the length that is set, and says so
+    );
+    return () => {
+      current = false;
+    };
+  }, [client, part?.rows, nCtx]);
+  return found && found.nCtx === nCtx ? found.rows : null;
+}
+
+function ModelsTable({ part, nCtx, chosen, onChoose }: { part: ModelsPart; nCtx: number; chosen: ModelRow | null; onChoose: (path: string) => void }) {
   const tight = (row: ModelRow) =>
     row.memory_bytes !== null && part.memory_free_bytes !== null && !row.loaded && row.memory_bytes > part.memory_free_bytes;
   return (
@@ -37,7 +55,7 @@ function ModelsTable({ part, chosen, onChoose }: { part: ModelsPart; chosen: Mod
         { key: "size", head: "File", right: true, cell: (row) => bytes(row.size_bytes) },
         {
           key: "memory",
-          head: <>Memory<br /><span class="u">at {int(part.n_ctx)} tokens</span></>,
+          head: <>Memory<br /><span class="u">at {int(nCtx)} tokens</span></>,
           right: true,
           cell: (row) => (tight(row) ? <StatusMark status="warn" title="more than is free">{bytes(row.memory_bytes)}</StatusMark> : bytes(row.memory_bytes)),
         },
@@ -218,6 +236,8 @@ export function ModelsPanel({ client }: { client: Client }) {
   const part = client.parts.models.value;
   const picked = client.kept<string | null>("models.chosen", null);
   const refresh = useAction(client, "models.refresh");
+  const wanted = client.kept<number | null>("models.n_ctx", null).value;
+  const estimated = useEstimate(client, part, wanted === part?.n_ctx ? null : wanted);
   if (!part) return <Empty title="Waiting for the kernel" />;
   const chosen = part.rows.find(({ path }) => path === picked.value) ?? part.rows.find(({ loaded }) => loaded) ?? part.rows[0] ?? null;
   return (
@@ -232,7 +252,12 @@ export function ModelsPanel({ client }: { client: Client }) {
           {part.rows.length === 0 ? (
             <Empty title="No model was found">Add a folder that holds GGUF files.</Empty>
           ) : (
-            <ModelsTable part={part} chosen={chosen} onChoose={(path) => (picked.value = path)} />
+            <ModelsTable
+              part={estimated ? { ...part, rows: estimated } : part}
+              nCtx={estimated && wanted ? wanted : part.n_ctx}
+              chosen={chosen}
+              onChoose={(path) => (picked.value = path)}
+            />
           )}
           <Problem error={refresh.problem} />
         </Box>

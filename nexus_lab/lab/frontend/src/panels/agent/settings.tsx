@@ -5,12 +5,14 @@ import { fixed } from "../../format";
 import type { AgentPart, Settings } from "../../protocol";
 import { Box, Button, Check, Field, NumberField, Problem, Select, useAction } from "../../ui";
 
-const SCHEMA_MODES: Record<string, string> = {
-  splice: "spliced block + grammar",
-  spliced: "spliced block + grammar",
-  signature: "signature + grammar",
-  full: "full schema + grammar",
-};
+/** "splice(bounded(0.02))" as "spliced block, bounded(0.02) + grammar". */
+export function schemaModeWords(mode: string): string {
+  if (mode === "signature") return "signature + grammar";
+  if (mode === "full") return "full schema + grammar";
+  const how = /^splice\((.*)\)$/.exec(mode)?.[1];
+  return how ? `spliced block, ${how} + grammar` : mode;
+}
+
 const ASK: { value: Settings["ask_before"]; label: string }[] = [
   { value: "writes", label: "every tool that is not read-only" },
   { value: "every", label: "every tool" },
@@ -61,7 +63,7 @@ interface FormProps {
 }
 
 function MainFields({ now, set, part }: FormProps) {
-  const modes = part.schema_modes.map((mode) => ({ value: mode, label: SCHEMA_MODES[mode] ?? mode }));
+  const modes = part.schema_modes.map((mode) => ({ value: mode, label: schemaModeWords(mode) }));
   return (
     <>
       <Field label="Schema mode">

@@ -24,8 +24,8 @@ export function listsServers(text: string): boolean {
   }
 }
 
-function Loaded({ reply }: { reply: LoadReply | null }) {
-  if (!reply) return null;
+export function Loaded({ reply }: { reply: LoadReply | null }) {
+  if (!reply || reply.added === undefined) return null;
   return (
     <div class="small stack tight" role="status">
       <StatusMark status={reply.added ? "ok" : "warn"} wrap>
@@ -53,10 +53,10 @@ function Chooser({ client, source, servers, onDone }: {
   onDone: (reply: LoadReply | null) => void;
 }) {
   const [names, setNames] = useState<readonly string[]>([]);
-  const start = useAction<LoadReply | null>(client, "registry.start");
+  const start = useAction<LoadReply>(client, "registry.start");
   const run = async () => {
     const reply = await start.run({ ...source, names: [...names] });
-    if (reply) onDone("added" in reply ? reply : null);
+    if (reply) onDone(reply);
   };
   if (servers.length === 0) return <Empty title="No server is listed there" tight />;
   return (
@@ -131,12 +131,13 @@ function FromRunning({ client }: { client: Client }) {
   const name = client.kept("registry.connect-name", "");
   const address = client.kept("registry.connect-address", "");
   const kind = client.kept<"command" | "url">("registry.connect-kind", "command");
-  const connect = useAction(client, "registry.connect");
+  const [reply, setReply] = useState<LoadReply | null>(null);
+  const connect = useAction<LoadReply>(client, "registry.connect");
   const empty = name.value.trim() === "" || address.value.trim() === "";
   const run = async () => {
     if (empty || connect.busy) return;
-    const done = await connect.run({ name: name.value.trim(), [kind.value]: address.value.trim() });
-    if (done !== null) client.say(`${name.value.trim()} is connected.`);
+    setReply(null);
+    setReply(await connect.run({ name: name.value.trim(), [kind.value]: address.value.trim() }));
   };
   return (
     <>
@@ -167,6 +168,7 @@ function FromRunning({ client }: { client: Client }) {
         </Button>
       </div>
       <Problem error={connect.problem} />
+      <Loaded reply={reply} />
     </>
   );
 }

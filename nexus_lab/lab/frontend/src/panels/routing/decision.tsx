@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { Client } from "../../client";
 import { fixed, ms, msNumber, NONE } from "../../format";
 import type { CandidateRow, DecisionRow } from "../../protocol";
-import { Box, Button, Problem, ScoreBar, Select, StatusMark, Table, useAction, type Action } from "../../ui";
+import { Box, Button, Empty, Problem, ScoreBar, Select, StatusMark, Table, useAction, type Action } from "../../ui";
 
 export const GATE_WORDS: Record<DecisionRow["decision"], string> = {
   auto: "auto",
@@ -173,7 +173,12 @@ export function CandidatesBox({ decision }: { decision: DecisionRow }) {
   const rows = ranked(decision.candidates);
   const asked = rows.some((row) => row.cross_encoder !== null);
   return (
-    <Box title="Candidates" note={asked ? "in stage-1 order; the cross-encoder read them again" : "in stage-1 order; the cross-encoder was not asked"} flush>
+    <Box title="Candidates" note={rows.length === 0 ? undefined : asked ? "in stage-1 order; the cross-encoder read them again" : "in stage-1 order; the cross-encoder was not asked"} flush>
+      {rows.length === 0 ? (
+        <Empty title="No candidates are kept" tight>
+          Of an earlier session the mark and the margin remain.
+        </Empty>
+      ) : (
       <Table
         label="Candidates"
         rows={rows}
@@ -205,6 +210,7 @@ export function CandidatesBox({ decision }: { decision: DecisionRow }) {
           )
         }
       />
+      )}
     </Box>
   );
 }

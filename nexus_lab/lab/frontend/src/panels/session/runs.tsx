@@ -5,6 +5,7 @@ import type { Client } from "../../client";
 import { count, fixed, int, NONE } from "../../format";
 import type { RunRow, SessionPart, Settings } from "../../protocol";
 import { Button, Check, Dialog, Empty, Field, NumberField, Problem, Select, StatusMark, Table, TextField, useAction } from "../../ui";
+import { schemaModeWords } from "../agent/settings";
 import { choose, type Choice } from "./pairs";
 
 export function runMatches(run: RunRow, words: readonly string[]): boolean {
@@ -88,7 +89,7 @@ function ReplayDialog({ client, run, open, onClose }: { client: Client; run: Run
               <Select value={now.policy} options={agent.policies} onPick={(policy) => set({ policy })} />
             </Field>
             <Field label="Schema mode">
-              <Select value={now.schema_mode} options={agent.schema_modes} onPick={(schema_mode) => set({ schema_mode })} />
+              <Select value={now.schema_mode} options={agent.schema_modes.map((mode) => ({ value: mode, label: schemaModeWords(mode) }))} onPick={(schema_mode) => set({ schema_mode })} />
             </Field>
             <Field label="K">
               <NumberField value={now.k} min={2} max={64} step={1} onValue={(k) => set({ k })} />
@@ -97,7 +98,7 @@ function ReplayDialog({ client, run, open, onClose }: { client: Client; run: Run
               <NumberField value={now.tau} min={0} step={0.0002} digits={4} onValue={(tau) => set({ tau })} empty={() => set({ tau: null })} />
             </Field>
           </div>
-          <p class="small muted">Runs the model again on the requests of {run.run}; the result is a new run.</p>
+          <p class="small muted">Runs the model again on the requests of {run.run}; the result is a new run, in a new conversation.</p>
           <Problem error={replay.problem} />
         </div>
       ) : (
