@@ -74,6 +74,9 @@ class PanelView(anywidget.AnyWidget):
     panel = traitlets.Unicode(None, allow_none=True).tag(sync=True)
     theme = traitlets.Enum(("light", "dark"), default_value=None, allow_none=True).tag(sync=True)
 
+    # ipywidgets closes a widget also when its making failed.
+    _link: ViewLink | None = None
+
     def __init__(self, desk: Desk, *, panel: str | None = None, theme: str | None = None) -> None:
         _check_panel(panel)
         self._esm, self._css = _asset(_SCRIPT), _asset(_STYLE)
@@ -111,8 +114,14 @@ class PanelView(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Close this view; the session goes on."""
-        self._link.close()
+        if self._link is not None:
+            self._link.close()
         super().close()
+
+    @property
+    def attended(self) -> bool:
+        """Whether a browser has shown it."""
+        return self._link is not None and self._link.greeted
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.panel or 'all panels'}, {self._desk!r})"
@@ -128,7 +137,8 @@ class PanelView(anywidget.AnyWidget):
         return bundle
 
     def _receive(self, _widget: object, message: Any, _buffers: object) -> None:
-        self._link.receive(message)
+        if self._link is not None:
+            self._link.receive(message)
 
     def _post(self, message: dict[str, Any], buffers: list[Any]) -> None:
         if self.comm is not None:
@@ -189,6 +199,7 @@ class Workbench(PanelView):
         contents: bool = False,
         theme: str | None = None,
     ) -> None:
+        self._closers: list[Callable[[], None]] = []
         _check_panel(panel)
         _asset(_SCRIPT)  # says what is missing before anything is loaded
         desk = Desk(
@@ -207,7 +218,7 @@ class Workbench(PanelView):
             desk.close()
             raise
         self._views: list[PanelView] = []
-        self._withdraw = announce(desk)
+        self._closers += [announce(desk), desk.close]
 
     models = cast("ModelsPanel", property(lambda self: self._desk.panels["models"]))
     registry = cast("RegistryPanel", property(lambda self: self._desk.panels["registry"]))
@@ -265,17 +276,18 @@ class Workbench(PanelView):
 
     def close(self) -> None:
         """End the session: stop what runs, finish the record, end the servers and the model begun here."""
-        self._withdraw()
-        for view in self._views:
-            view.close()
-        self._desk.close()
+        closers, self._closers = self._closers, []
+        if closers:
+            for view in self._views:
+                view.close()
+        for close in closers:
+            close()
         super().close()
 
     def _approver(self, approve: Approve | bool | None) -> Approve | None:  # noqa: FBT001 - as the user gave it
         if callable(approve):
             return approve
-        views: list[PanelView] = [self, *self._views]
-        if approve is None and any(view._link.greeted for view in views):  # noqa: SLF001 - of our own
+        if approve is None and any(view.attended for view in (self, *self._views)):
             return None
         return lambda _tool, _arguments: bool(approve)
 
