@@ -159,6 +159,7 @@ class SplicePanel(Panel):
             "col_label": "query head" if tensor == "attention" else "KV head",
             "step_range": _range(values),
             "run_range": _range(frames),
+            "cached_range": _range(frames[_first_cached(trial) :]),
         }
         return Reply(result, (values,))
 
@@ -384,6 +385,11 @@ def _last_row(turn: int, row: FidelityRow) -> dict[str, Any]:
 def _range(values: Any) -> tuple[float, float]:
     real = values[np.isfinite(values)]
     return (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
+
+
+def _first_cached(trial: SpliceTrial) -> int:
+    """Return the step after which the block's rows stand in the cache."""
+    return next((at for at, step in enumerate(trial.steps) if step.name == "write"), 0)
 
 
 def _calibrated(engine: Engine, context: tuple[int, ...]) -> dict[str, Any] | None:

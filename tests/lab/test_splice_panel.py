@@ -158,6 +158,8 @@ def test_a_frame_comes_as_a_buffer_with_its_ranges(repaired, panel):
     low, high = reply.result["step_range"]
     assert (low, high) == (values.min(), values.max())
     assert reply.result["run_range"][0] <= low
+    cached = repaired.frames("v", "signed")[2:]
+    assert reply.result["cached_range"] == (np.nanmin(cached), np.nanmax(cached))
     assert panel.frame(repaired.id, 7, "attention", "absolute").result["col_label"] == "query head"
     for wrong in (
         (repaired.id, 8, "k", "signed"),
