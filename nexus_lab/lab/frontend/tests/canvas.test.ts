@@ -54,12 +54,13 @@ describe("repair curve", () => {
     expect(curveAt(648, { ...constants, k })).toBeNaN();
   });
   it("draws M, the depth and the calibrated budget, and nothing where it is undefined", () => {
-    const data = { constants, nPast: 648, tokens: 431, calibrated: 0.25 };
+    const data = { constants, nPast: 648, tokens: 431, budget: { fraction: 0.25, word: "calibrated" } };
     const drawn = recordingContext();
     drawCurve(drawn.ctx, data, THEME, { width: 314, height: 150 });
     expect(drawn.texts()).toContain("M = 256");
     expect(drawn.texts().join()).toContain("n_past 648: R = 53.5");
     expect(drawn.texts().join()).toContain("231 tokens");
+    expect(drawn.texts().join()).toContain("calibrated 25");
     const refused = recordingContext();
     drawCurve(refused.ctx, { ...data, constants: { ...constants, k: 1 } }, THEME, { width: 314, height: 150 });
     expect(refused.marks).toHaveLength(0);

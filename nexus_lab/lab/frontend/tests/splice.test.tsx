@@ -263,6 +263,7 @@ describe("words of the splice", () => {
     expect(figureRange(frame, "relative", "fixed")).toEqual([0, 0.2]);
     expect(figureRange(frame, "signed", "fixed")).toEqual([-0.6, 0.6]);
     expect(figureRange(frame, "signed", "step")).toEqual([-0.3, 0.3]);
+    expect(figureRange({ ...frame, cached_range: [0, 0.15] }, "relative", "fixed")).toEqual([0, 0.15]);
   });
   it("compare with the floor and with prefill", () => {
     expect(floorWords(0.0082, 0.0052)).toBe("1.6× floor");
@@ -290,6 +291,12 @@ describe("budget", () => {
   it("falls back to the profile, and says why there is none", () => {
     expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, 0.25)).toEqual({ budget: 0.25, word: "profile", why: null });
     expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, null).why).toBe("not calibrated");
-    expect(budgetChoice(part, "trailing", 648, 0.25).why).toBe("calibrated for leading, not for trailing");
+    expect(budgetChoice(part, "trailing", 648, 0.25)).toEqual({
+      budget: 0.25,
+      word: "profile",
+      why: "calibrated for leading, not for trailing",
+    });
+    expect(budgetChoice(part, "leading", 4000, 0.25)).toMatchObject({ budget: 0.25, word: "profile" });
+    expect(budgetChoice(part, "leading", 4000, 0.25).why).toBe("no measured budget stays under 0.02 nats at this depth");
   });
 });

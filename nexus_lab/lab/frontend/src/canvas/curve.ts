@@ -18,8 +18,8 @@ export interface CurveData {
   nPast: number;
   /** Tokens of the block, for the count that the fraction stands for. */
   tokens: number | null;
-  /** Fraction that calibration asks for at this depth. */
-  calibrated: number | null;
+  /** Fraction that is taken in place of the curve, and what it is called. */
+  budget: { fraction: number; word: string } | null;
 }
 
 export const CURVE_FORMULA = "R(n_past) = r_base + (n_past − M) / (M (K − 1)) · (1 − r_base), at most 1";
@@ -97,14 +97,19 @@ function drawAxes(ctx: CanvasRenderingContext2D, scale: Scale, extent: number, r
   ctx.fillText(`n_past, tokens; R, % of block; R_base = ${percent(rBase, 0)}`, EDGE.left, size.height - 6);
 }
 
-function drawCalibrated(ctx: CanvasRenderingContext2D, scale: Scale, fraction: number, theme: CanvasTheme): void {
+function drawBudget(
+  ctx: CanvasRenderingContext2D,
+  scale: Scale,
+  { fraction, word }: NonNullable<CurveData["budget"]>,
+  theme: CanvasTheme,
+): void {
   const y = scale.y(fraction);
   ctx.strokeStyle = theme.ops.repair;
   ctx.lineWidth = 1.4;
   line(ctx, [[EDGE.left, y], [scale.right, y]], [5, 3]);
   ctx.fillStyle = theme.muted;
   ctx.textAlign = "right";
-  ctx.fillText(`calibrated ${percent(fraction, 0)}`, scale.right, y - 8);
+  ctx.fillText(`${word} ${percent(fraction, 0)}`, scale.right, y - 8);
 }
 
 function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData, theme: CanvasTheme, size: Size): void {
@@ -130,6 +135,18 @@ function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData,
   ctx.fillText(label, start, 9);
 }
 
+// Last and upon the ground, because the line of the depth may stand where the words are.
+function drawThreshold(ctx: CanvasRenderingContext2D, scale: Scale, m: number, theme: CanvasTheme): void {
+  const label = `M = ${int(m)}`;
+  const [x, y] = [scale.x(m) + 4, scale.y(1) + 11];
+  ctx.font = theme.font;
+  ctx.textAlign = "left";
+  ctx.fillStyle = theme.background;
+  ctx.fillRect(x - 1, y - 7, ctx.measureText(label).width + 2, 14);
+  ctx.fillStyle = theme.muted;
+  ctx.fillText(label, x, y);
+}
+
 /** Draw the curve with M and the depth that is set; nothing where the curve is undefined. */
 export function drawCurve(ctx: CanvasRenderingContext2D, data: CurveData, theme: CanvasTheme, size: Size): void {
   if (curveProblem(data.constants)) return;
@@ -140,12 +157,11 @@ export function drawCurve(ctx: CanvasRenderingContext2D, data: CurveData, theme:
   ctx.strokeStyle = theme.edge;
   ctx.lineWidth = 1;
   line(ctx, [[scale.x(m), scale.y(1)], [scale.x(m), scale.y(0)]], [2, 3]);
-  ctx.textAlign = "left";
-  ctx.fillText(`M = ${int(m)}`, scale.x(m) + 4, scale.y(1) + 11);
   const bends = [0, m, Math.min(extent, m * k), extent];
   ctx.strokeStyle = theme.text;
   ctx.lineWidth = 1.6;
   line(ctx, bends.map((n) => [scale.x(n), scale.y(curveAt(n, data.constants))]));
-  if (data.calibrated !== null) drawCalibrated(ctx, scale, data.calibrated, theme);
+  if (data.budget) drawBudget(ctx, scale, data.budget, theme);
   drawDepth(ctx, scale, data, theme, size);
+  drawThreshold(ctx, scale, m, theme);
 }

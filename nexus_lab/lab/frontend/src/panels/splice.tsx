@@ -25,6 +25,16 @@ function settingsWords(settings: SpliceSettings): string {
   return `${settings.tool} at n_past ${int(settings.n_past)}, ${settings.repair}, ${budget}`;
 }
 
+/** What the engine does while a splice runs, over the results of the last one. */
+function Running({ client }: { client: Client }) {
+  const label = client.parts.bar.value?.progress?.label;
+  return (
+    <div class="small stale" role="status">
+      Splicing{label ? `: ${label}` : ""}
+    </div>
+  );
+}
+
 interface ResultsProps {
   client: Client;
   part: SplicePart;
@@ -43,6 +53,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
     );
   }
   if (!run) {
+    if (busy) return <Running client={client} />;
     return (
       <Box>
         <Empty title="Nothing spliced yet">
@@ -63,7 +74,8 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
   const wanted = planOf(client, part, keptDraft(client).value).settings;
   return (
     <>
-      {differs(wanted, run.settings) && (
+      {busy && <Running client={client} />}
+      {!busy && differs(wanted, run.settings) && (
         <div class="small muted stale">
           Results of {settingsWords(run.settings)}; the settings have changed since.
         </div>

@@ -18,7 +18,9 @@ export function OpDetail({ op }: { op: OpCell }) {
         {opFacts(op).map((row) => (
           <>
             <dt>{row.name === "D_KL" ? DKL : row.name}</dt>
-            <dd class={row.mono ? "mono" : undefined}>{row.text}</dd>
+            <dd class={row.mono ? "mono" : undefined} title={row.whole}>
+              {row.text}
+            </dd>
           </>
         ))}
         {op.declined && (

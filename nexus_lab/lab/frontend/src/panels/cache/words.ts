@@ -47,11 +47,26 @@ export interface DetailRow {
   name: string;
   text: string;
   mono?: boolean;
+  /** What was shortened, whole. */
+  whole?: string;
+}
+
+/** A state's id as it is shown: its beginning tells it apart. */
+export function shortId(id: string): string {
+  return id.length > 16 ? id.slice(0, 12) : id;
 }
 
 /** Facts of an op; what was not measured is left out. */
 export function opFacts(op: OpCell): DetailRow[] {
-  const rows: DetailRow[] = [{ name: "State", text: `${op.state_id}, parent ${op.parent_id ?? "root"}`, mono: true }];
+  const parent = op.parent_id ?? "root";
+  const rows: DetailRow[] = [
+    {
+      name: "State",
+      text: `${shortId(op.state_id)}, parent ${shortId(parent)}`,
+      mono: true,
+      whole: `${op.state_id}, parent ${parent}`,
+    },
+  ];
   if (op.turn !== null) rows.push({ name: "Turn", text: String(op.turn) });
   rows.push({ name: "Tokens", text: int(op.tokens) });
   if (op.note) rows.push({ name: "For", text: op.note });

@@ -39,10 +39,12 @@ export function budgetChoice(part: SplicePart, repair: string, nPast: number, pr
   const { calibrated } = part;
   if (!calibrated) return { budget: profile, word: "profile", why: profile === null ? "not calibrated" : null };
   if (calibrated.repair !== repair) {
-    return { budget: null, word: "calibrated", why: `calibrated for ${calibrated.repair}, not for ${repair}` };
+    return { budget: profile, word: "profile", why: `calibrated for ${calibrated.repair}, not for ${repair}` };
   }
   const budget = calibratedBudget(calibrated, nPast);
-  return { budget, word: "calibrated", why: budget === null ? "no measured budget at this depth" : null };
+  if (budget !== null) return { budget, word: "calibrated", why: null };
+  const why = `no measured budget stays under ${calibrated.epsilon} nats at this depth`;
+  return { budget: profile, word: "profile", why };
 }
 
 export interface Plan {

@@ -131,9 +131,8 @@ export function FigureTable({ frame, measure, range }: FigureProps) {
     return `${driftNumber(value)}${value > high ? " ▲" : value < low ? " ▼" : ""}`;
   };
   const columns: Column<DriftRow>[] = [
-    { key: "layer", head: "Layer", cell: (row) => row.layer },
+    { head: "Layer", cell: (row) => row.layer },
     ...Array.from({ length: cols }, (_, head) => ({
-      key: `head ${head}`,
       head: `${short} ${head}`,
       right: true,
       cell: (row: DriftRow) => cell(row.values[head] ?? Number.NaN),

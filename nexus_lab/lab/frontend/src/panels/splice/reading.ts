@@ -33,9 +33,12 @@ export function cellText(cell: HeatmapCell, reading: CellReading, colLabel: Fram
   return `${where}: ${what}${value === null ? "" : ` ${value}`}${rest}`;
 }
 
-/** Range of the figure: from 0 for magnitudes, the same on both sides of 0 for signed values. */
+/**
+ * Range of the figure: from 0 for magnitudes, the same on both sides of 0 for signed values. The fixed one is that of
+ * the steps in the cache; those before it may lie above and are marked so.
+ */
 export function figureRange(frame: FrameReply, measure: Measure, kind: RangeKind): [number, number] {
-  const [low, high] = kind === "fixed" ? frame.run_range : frame.step_range;
+  const [low, high] = kind === "fixed" ? frame.cached_range ?? frame.run_range : frame.step_range;
   const finite = (value: number) => (Number.isFinite(value) ? value : 0);
   if (measure !== "signed") return [0, Math.max(finite(high), 1e-12)];
   const reach = Math.max(Math.abs(finite(low)), Math.abs(finite(high)), 1e-12);

@@ -23,8 +23,13 @@ export function Curve({ client, plan }: { client: Client; plan: Plan }) {
   const [ref, width] = useWidth<HTMLDivElement>(314);
   const { constants, settings, tokens, choice } = plan;
   const data = useMemo<CurveData>(
-    () => ({ constants, nPast: settings.n_past, tokens, calibrated: choice.budget }),
-    [constants.k, constants.m, constants.rBase, settings.n_past, tokens, choice.budget],
+    () => ({
+      constants,
+      nPast: settings.n_past,
+      tokens,
+      budget: choice.budget === null ? null : { fraction: choice.budget, word: choice.word },
+    }),
+    [constants.k, constants.m, constants.rBase, settings.n_past, tokens, choice.budget, choice.word],
   );
   const draw = useMemo(
     () => (ctx: CanvasRenderingContext2D, theme: CanvasTheme) => drawCurve(ctx, data, theme, { width, height: CURVE_HEIGHT }),
