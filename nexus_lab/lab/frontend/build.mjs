@@ -4,6 +4,10 @@ import { statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+/** Names of our own props and of the client: on no wire, on no interface of the DOM, never used as text. */
+const INTERNAL =
+  /^(client|kept|part|draft|stepper|digits|rowKey|onValue|onPick|onCheck|onEnter|primary|quiet|tight|flush)$/;
+
 const here = dirname(fileURLToPath(import.meta.url));
 const common = {
   absWorkingDir: here,
@@ -37,6 +41,7 @@ if (process.argv.includes("--dev")) {
     entryPoints: { widget: "src/widget.tsx" },
     outdir: out,
     minify: true,
+    mangleProps: INTERNAL,
   });
   await build({
     ...common,

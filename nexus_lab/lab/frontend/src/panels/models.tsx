@@ -1,9 +1,8 @@
 /** Which models there are, which of them fits in memory, and what the loaded one can do. */
-import { useEffect, useState } from "preact/hooks";
 import type { Client } from "../client";
 import { bytes, count, fixed, int, NONE } from "../format";
 import type { BarPart, ModelRow, ModelsPart } from "../protocol";
-import { Box, Button, Empty, Field, NumberField, Problem, Progress, StatusMark, Table, TextField, useAction } from "../ui";
+import { Box, Button, Empty, Field, NumberField, Problem, Progress, StatusMark, Table, TextField, useAction, useReply } from "../ui";
 
 function Standing({ row }: { row: ModelRow }) {
   if (row.error) return <StatusMark status="bad" title={row.error.message}>{row.error.type}</StatusMark>;
@@ -11,23 +10,6 @@ function Standing({ row }: { row: ModelRow }) {
     return <StatusMark status="warn">{row.loaded ? "loaded, " : ""}{int(row.declines.length)} declined</StatusMark>;
   }
   return row.loaded ? <StatusMark status="ok">loaded</StatusMark> : <span class="muted">{NONE}</span>;
-}
-
-/** The rows with their memory at a context length that is not applied yet. */
-function useEstimate(client: Client, part: ModelsPart | null, nCtx: number | null): ModelRow[] | null {
-  const [found, setFound] = useState<{ nCtx: number; rows: ModelRow[] } | null>(null);
-  useEffect(() => {
-    if (nCtx === null) return;
-    let current = true;
-    client.request<{ rows: ModelRow[] }>("models.estimate", { n_ctx: nCtx }).then(
-      ({ result }) => current && setFound({ nCtx, rows: result.rows }),
-      () => current && setFound(null), // the table then keeps the length that is set, and says so
-    );
-    return () => {
-      current = false;
-    };
-  }, [client, part?.rows, nCtx]);
-  return found && found.nCtx === nCtx ? found.rows : null;
 }
 
 function ModelsTable({ part, nCtx, chosen, onChoose }: { part: ModelsPart; nCtx: number; chosen: ModelRow | null; onChoose: (path: string) => void }) {
@@ -42,24 +24,22 @@ function ModelsTable({ part, nCtx, chosen, onChoose }: { part: ModelsPart; nCtx:
       onSelect={(row) => onChoose(row.path)}
       height={520}
       columns={[
-        { key: "name", head: "Model", class: "anywhere", cell: (row) => <><b>{row.name}</b> <span class="muted tiny">{row.source}</span></> },
-        { key: "quant", head: "Weights", class: "mono nowrap", cell: (row) => row.quantisation ?? NONE },
-        { key: "arch", head: "Architecture", headClass: "opt", class: "opt", cell: (row) => row.architecture ?? NONE },
+        { head: "Model", class: "anywhere", cell: (row) => <><b>{row.name}</b> <span class="muted tiny">{row.source}</span></> },
+        { head: "Weights", class: "mono nowrap", cell: (row) => row.quantisation ?? NONE },
+        { head: "Architecture", headClass: "opt", class: "opt", cell: (row) => row.architecture ?? NONE },
         {
-          key: "shape",
           head: <>Layers × heads<br /><span class="u">of them KV</span></>,
           right: true,
           cell: (row) => (row.n_layer === null ? NONE : `${int(row.n_layer)} × ${int(row.n_head)} (${int(row.n_head_kv)})`),
         },
-        { key: "train", head: <>Trained to<br /><span class="u">tokens</span></>, right: true, headClass: "opt", class: "opt", cell: (row) => int(row.n_ctx_train) },
-        { key: "size", head: "File", right: true, cell: (row) => bytes(row.size_bytes) },
+        { head: <>Trained to<br /><span class="u">tokens</span></>, right: true, headClass: "opt", class: "opt", cell: (row) => int(row.n_ctx_train) },
+        { head: "File", right: true, cell: (row) => bytes(row.size_bytes) },
         {
-          key: "memory",
           head: <>Memory<br /><span class="u">at {int(nCtx)} tokens</span></>,
           right: true,
           cell: (row) => (tight(row) ? <StatusMark status="warn" title="more than is free">{bytes(row.memory_bytes)}</StatusMark> : bytes(row.memory_bytes)),
         },
-        { key: "state", head: "State", cell: (row) => <Standing row={row} /> },
+        { head: "State", cell: (row) => <Standing row={row} /> },
       ]}
     />
   );
@@ -237,7 +217,9 @@ export function ModelsPanel({ client }: { client: Client }) {
   const picked = client.kept<string | null>("models.chosen", null);
   const refresh = useAction(client, "models.refresh");
   const wanted = client.kept<number | null>("models.n_ctx", null).value;
-  const estimated = useEstimate(client, part, wanted === part?.n_ctx ? null : wanted);
+  const asked = wanted === null || wanted === part?.n_ctx ? null : { n_ctx: wanted };
+  // Where it cannot be told, the table keeps the length that is set, and says so.
+  const [estimate] = useReply<{ rows: ModelRow[] }>(client, "models.estimate", asked, part?.rows);
   if (!part) return <Empty title="Waiting for the kernel" />;
   const chosen = part.rows.find(({ path }) => path === picked.value) ?? part.rows.find(({ loaded }) => loaded) ?? part.rows[0] ?? null;
   return (
@@ -253,8 +235,8 @@ export function ModelsPanel({ client }: { client: Client }) {
             <Empty title="No model was found">Add a folder that holds GGUF files.</Empty>
           ) : (
             <ModelsTable
-              part={estimated ? { ...part, rows: estimated } : part}
-              nCtx={estimated && wanted ? wanted : part.n_ctx}
+              part={estimate ? { ...part, rows: estimate.rows } : part}
+              nCtx={estimate && wanted ? wanted : part.n_ctx}
               chosen={chosen}
               onChoose={(path) => (picked.value = path)}
             />

@@ -48,12 +48,12 @@ function DecisionsBox({ client, part, shown }: { client: Client; part: RoutingPa
             if (index > 0) follow.value = false;
           }}
           columns={[
-            { key: "turn", head: "Turn", class: "num", cell: (row) => (row.source === "turn" ? row.turn ?? NONE : "box") },
-            { key: "request", head: "Request", class: "clipped req", cell: (row) => <span title={row.request}>{row.request}</span> },
-            { key: "margin", head: "Margin", right: true, cell: (row) => fixed(row.margin, 4) },
-            { key: "gate", head: "Gate", class: "nowrap", cell: (row) => (row.decision === "no_tool" ? NONE : GATE_WORDS[row.decision]) },
-            { key: "tool", head: "Tool", class: (row) => (row.tool ? "mono tool" : "muted"), cell: (row) => <span title={row.tool ?? undefined}>{row.tool ?? "abstained"}</span> },
-            { key: "mark", head: "Mark", cell: (row) => <Mark mark={row.mark} /> },
+            { head: "Turn", class: "num", cell: (row) => (row.source === "turn" ? row.turn ?? NONE : "box") },
+            { head: "Request", class: "clipped req", cell: (row) => <span title={row.request}>{row.request}</span> },
+            { head: "Margin", right: true, cell: (row) => fixed(row.margin, 4) },
+            { head: "Gate", class: "nowrap", cell: (row) => (row.decision === "no_tool" ? NONE : GATE_WORDS[row.decision]) },
+            { head: "Tool", class: (row) => (row.tool ? "mono tool" : "muted"), cell: (row) => <span title={row.tool ?? undefined}>{row.tool ?? "abstained"}</span> },
+            { head: "Mark", cell: (row) => <Mark mark={row.mark} /> },
           ]}
         />
       )}

@@ -6,7 +6,6 @@ export const VIRTUAL_FROM = 200;
 const OVERSCAN = 8;
 
 export interface Column<Row> {
-  key: string;
   head: ComponentChildren;
   cell: (row: Row, index: number) => ComponentChildren;
   right?: boolean;
@@ -122,8 +121,8 @@ export function Table<Row>(props: TableProps<Row>) {
         style={virtual ? { height: rowHeight } : undefined}
         {...attributes}
       >
-        {columns.map((column) => (
-          <td key={column.key} class={cellClass(column, row)}>
+        {columns.map((column, place) => (
+          <td key={place} class={cellClass(column, row)}>
             {column.cell(row, index)}
           </td>
         ))}
@@ -147,9 +146,9 @@ export function Table<Row>(props: TableProps<Row>) {
       <table role={onSelect ? "grid" : undefined} aria-label={label} aria-rowcount={virtual ? rows.length + 1 : undefined}>
         <thead>
           <tr>
-            {columns.map((column) => (
+            {columns.map((column, place) => (
               <th
-                key={column.key}
+                key={place}
                 scope="col"
                 class={`${column.right ? "r" : ""} ${column.headClass ?? ""}`.trim() || undefined}
                 style={column.width === undefined ? undefined : { width: column.width }}

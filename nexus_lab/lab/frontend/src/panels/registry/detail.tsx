@@ -1,30 +1,8 @@
 /** One tool: what the arguments are written over, beside the schema exactly as the model sees it. */
-import { useEffect, useState } from "preact/hooks";
-import { problemOf, type Client } from "../../client";
+import type { Client } from "../../client";
 import { bytes, count, int, percent } from "../../format";
-import type { ErrorInfo, ToolDetail, ToolRow } from "../../protocol";
-import { Box, Button, Empty, Problem } from "../../ui";
-
-function useDetail(client: Client, name: string | null, version: unknown): [ToolDetail | null, ErrorInfo | null] {
-  const [detail, setDetail] = useState<ToolDetail | null>(null);
-  const [problem, setProblem] = useState<ErrorInfo | null>(null);
-  useEffect(() => {
-    if (name === null) return;
-    let current = true;
-    client.request<ToolDetail>("registry.tool", { name }).then(
-      ({ result }) => {
-        if (!current) return;
-        setDetail(result);
-        setProblem(null);
-      },
-      (error: unknown) => current && setProblem(problemOf(error)),
-    );
-    return () => {
-      current = false;
-    };
-  }, [client, name, version]);
-  return [detail?.name === name ? detail : null, problem];
-}
+import type { ToolDetail, ToolRow } from "../../protocol";
+import { Box, Button, Empty, Problem, useReply } from "../../ui";
 
 function Head({ title, what, size }: { title: string; what: string; size: string }) {
   return (
@@ -63,7 +41,7 @@ function Facts({ detail }: { detail: ToolDetail }) {
 }
 
 export function DetailBox({ client, tool }: { client: Client; tool: ToolRow | null }) {
-  const [detail, problem] = useDetail(client, tool?.name ?? null, tool);
+  const [detail, problem] = useReply<ToolDetail>(client, "registry.tool", tool && { name: tool.name }, tool);
   const request = client.kept("routing.request", "");
   if (!tool) {
     return (

@@ -4,13 +4,7 @@ import { useMemo } from "preact/hooks";
 import type { Client } from "../../client";
 import { int, percent } from "../../format";
 import type { RegistryPart, ToolRow } from "../../protocol";
-import { Button, Check, Empty, StatusMark, Table } from "../../ui";
-
-export function matches(tool: ToolRow, words: readonly string[]): boolean {
-  if (words.length === 0) return true;
-  const text = `${tool.name}\n${tool.description}\n${tool.arguments.join("\n")}`.toLowerCase();
-  return words.every((word) => text.includes(word));
-}
+import { Button, Check, Empty, matches, SearchField, StatusMark, Table } from "../../ui";
 
 function Checks({ tool }: { tool: ToolRow }) {
   if (tool.checks.length === 0) {
@@ -50,14 +44,17 @@ export function ToolsBox({ client, part, server, chosen }: {
 }) {
   const search = client.kept("registry.search", "");
   const failing = client.kept("registry.failing", false);
-  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean).join(" ");
   const bad = useMemo(() => part.tools.filter(({ checks }) => checks.length > 0).length, [part.tools]);
-  const rows = useMemo(() => {
-    const wanted = words ? words.split(" ") : [];
-    return part.tools.filter(
-      (tool) => (server === null || tool.server === server) && (!failing.value || tool.checks.length > 0) && matches(tool, wanted),
-    );
-  }, [part.tools, words, server, failing.value]);
+  const rows = useMemo(
+    () =>
+      part.tools.filter(
+        (tool) =>
+          (server === null || tool.server === server) &&
+          (!failing.value || tool.checks.length > 0) &&
+          matches(search.value, [tool.name, tool.description, ...tool.arguments]),
+      ),
+    [part.tools, search.value, server, failing.value],
+  );
   const clear = () => {
     search.value = "";
     failing.value = false;
@@ -66,14 +63,7 @@ export function ToolsBox({ client, part, server, chosen }: {
     <section class="box tools" aria-label="Tools">
       <div class="hd">
         <h3>Tools</h3>
-        <input
-          type="search"
-          aria-label="Search tools"
-          placeholder="Search name, description, argument"
-          value={search.value}
-          spellcheck={false}
-          onInput={(event) => (search.value = event.currentTarget.value)}
-        />
+        <SearchField text={search} label="Search tools" placeholder="Search name, description, argument" />
         <Check small checked={failing.value} onCheck={(on) => (failing.value = on)}>
           failing checks ({int(bad)})
         </Check>
@@ -88,12 +78,12 @@ export function ToolsBox({ client, part, server, chosen }: {
             onSelect={(row) => (chosen.value = row.name)}
             height={540}
             columns={[
-              { key: "name", head: "Tool", class: "mono tool", cell: (row) => <span title={row.name}>{row.name}</span> },
-              { key: "server", head: "Server", class: "muted nowrap", cell: (row) => row.server },
-              { key: "effect", head: "Effect", cell: (row) => (row.read_only ? "reads" : "writes") },
-              { key: "schema", head: <>Schema<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.schema_tokens) },
-              { key: "signature", head: <>Signature<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.signature_tokens) },
-              { key: "check", head: "Check", class: "check", cell: (row) => <Checks tool={row} /> },
+              { head: "Tool", class: "mono tool", cell: (row) => <span title={row.name}>{row.name}</span> },
+              { head: "Server", class: "muted nowrap", cell: (row) => row.server },
+              { head: "Effect", cell: (row) => (row.read_only ? "reads" : "writes") },
+              { head: <>Schema<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.schema_tokens) },
+              { head: <>Signature<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.signature_tokens) },
+              { head: "Check", class: "check", cell: (row) => <Checks tool={row} /> },
             ]}
           />
         ) : part.tools.length === 0 ? (

@@ -185,15 +185,15 @@ export function CandidatesBox({ decision }: { decision: DecisionRow }) {
         rowKey={(row) => row.tool}
         selected={new Set(decision.tool ? [decision.tool] : [])}
         columns={[
-          { key: "first", head: "#", right: true, cell: (row) => row.first },
-          { key: "tool", head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ? `${row.tool}, best view: ${row.view}` : row.tool}>{row.tool}</span> },
-          { key: "dense", head: <>Dense <span class="u">cosine</span></>, cell: (row) => <ScoreBar value={row.dense} /> },
-          { key: "lexical", head: <>Lexical <span class="u">BM25, 0–1</span></>, cell: (row) => <ScoreBar value={row.lexical} /> },
-          { key: "score", head: "Stage 1", right: true, cell: (row) => fixed(row.score, 4) },
+          { head: "#", right: true, cell: (row) => row.first },
+          { head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ? `${row.tool}, best view: ${row.view}` : row.tool}>{row.tool}</span> },
+          { head: <>Dense <span class="u">cosine</span></>, cell: (row) => <ScoreBar value={row.dense} /> },
+          { head: <>Lexical <span class="u">BM25, 0–1</span></>, cell: (row) => <ScoreBar value={row.lexical} /> },
+          { head: "Stage 1", right: true, cell: (row) => fixed(row.score, 4) },
           ...(asked
             ? [
-                { key: "cross", head: <>Cross-encoder <span class="u">p</span></>, cell: (row: Ranked) => <ScoreBar value={row.cross_encoder} /> },
-                { key: "final", head: "Final", right: true, cell: (row: Ranked) => <>{row.final} <Moved row={row} /></> },
+                { head: <>Cross-encoder <span class="u">p</span></>, cell: (row: Ranked) => <ScoreBar value={row.cross_encoder} /> },
+                { head: "Final", right: true, cell: (row: Ranked) => <>{row.final} <Moved row={row} /></> },
               ]
             : []),
         ]}

@@ -37,8 +37,8 @@ function Picker({ picked, request }: { picked: Signal<Picked | null>; request: S
           onSelect={(row) => (request.value = row.text)}
           height={168}
           columns={[
-            { key: "n", head: "#", right: true, width: 44, cell: (row) => int(row.index + 1) },
-            { key: "text", head: "Request", class: "clipped", cell: (row) => <span title={row.text}>{row.text}</span> },
+            { head: "#", right: true, width: 44, cell: (row) => int(row.index + 1) },
+            { head: "Request", class: "clipped", cell: (row) => <span title={row.text}>{row.text}</span> },
           ]}
         />
       )}

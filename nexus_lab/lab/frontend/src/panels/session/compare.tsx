@@ -1,34 +1,11 @@
 /** What differs between A and B: the measures, then the paired spans. */
 import { Fragment } from "preact";
-import { useEffect, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
-import { problemOf, type Client } from "../../client";
+import type { Client } from "../../client";
 import { count, fixed, int, msNumber, NONE, percent, signed } from "../../format";
-import type { Comparison, ErrorInfo } from "../../protocol";
-import { Box, Button, Check, Empty, Problem } from "../../ui";
+import type { Comparison } from "../../protocol";
+import { Box, Button, Check, Empty, Problem, useReply } from "../../ui";
 import { byTurn, differs, type Choice, type Pair } from "./pairs";
-
-function useComparison(client: Client, { a, b }: Choice, version: unknown): [Comparison | null, ErrorInfo | null] {
-  const [found, setFound] = useState<Comparison | null>(null);
-  const [problem, setProblem] = useState<ErrorInfo | null>(null);
-  useEffect(() => {
-    setProblem(null);
-    if (a === null || b === null) return setFound(null);
-    let current = true;
-    client.request<Comparison>("session.compare", { a, b }).then(
-      ({ result }) => current && setFound(result),
-      (error: unknown) => {
-        if (!current) return;
-        setFound(null);
-        setProblem(problemOf(error));
-      },
-    );
-    return () => {
-      current = false;
-    };
-  }, [client, a, b, version]);
-  return [found && found.a === a && found.b === b ? found : null, problem];
-}
 
 function amount(value: number | null, unit: string): string {
   if (value === null) return NONE;
@@ -176,10 +153,11 @@ function PairNote({ client, found }: { client: Client; found: Comparison }) {
 }
 
 export function CompareBox({ client, choice, version }: { client: Client; choice: Signal<Choice>; version: unknown }) {
-  const [found, problem] = useComparison(client, choice.value, version);
-  const only = client.kept("session.only", false);
   const { a, b } = choice.value;
-  if (a === null || b === null) {
+  const both = a !== null && b !== null;
+  const [found, problem] = useReply<Comparison>(client, "session.compare", both ? { a, b } : null, version);
+  const only = client.kept("session.only", false);
+  if (!both) {
     return (
       <Box title="Compare">
         <Empty title={a === null ? "Choose two runs" : `Choose a run to hold against ${a}`}>

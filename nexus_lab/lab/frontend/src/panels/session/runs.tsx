@@ -1,17 +1,12 @@
 /** The runs of the session: filter, choose two to compare, choose one to export or replay. */
 import type { Signal } from "@preact/signals";
-import { useMemo, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { Client } from "../../client";
 import { count, fixed, int, NONE } from "../../format";
 import type { RunRow, SessionPart, Settings } from "../../protocol";
-import { Button, Check, Dialog, Empty, Field, NumberField, Problem, Select, StatusMark, Table, TextField, useAction } from "../../ui";
+import { Button, Check, Dialog, Empty, Field, matches, NumberField, Problem, SearchField, Select, StatusMark, Table, TextField, useAction } from "../../ui";
 import { schemaModeWords } from "../agent/settings";
 import { choose, type Choice } from "./pairs";
-
-export function runMatches(run: RunRow, words: readonly string[]): boolean {
-  const text = [run.run, run.model, run.policy, run.status_text, run.note, run.started].join("\n").toLowerCase();
-  return words.every((word) => text.includes(word));
-}
 
 /** "30 Nov 10:38"; what is no date is shown as it is. */
 export function started(text: string | null): string {
@@ -119,8 +114,9 @@ export function RunsBox({ client, part, choice, chosen }: {
   const search = client.kept("session.search", "");
   const picked = client.kept<string | null>("session.run", null);
   const [dialog, setDialog] = useState<"open" | "import" | "replay" | null>(null);
-  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean).join(" ");
-  const rows = useMemo(() => part.runs.filter((run) => runMatches(run, words ? words.split(" ") : [])), [part.runs, words]);
+  const rows = part.runs.filter(({ run, model, policy, status_text, note, started: when }) =>
+    matches(search.value, [run, model, policy, status_text, note, when]),
+  );
   const { a, b } = choice.value;
   const letter = (run: string) => (run === a ? "A" : run === b ? "B" : null);
   const close = () => setDialog(null);
@@ -128,15 +124,7 @@ export function RunsBox({ client, part, choice, chosen }: {
     <section class="box" aria-label="Runs">
       <div class="hd">
         <h3>Runs</h3>
-        <input
-          type="search"
-          class="run-search"
-          aria-label="Filter runs"
-          placeholder="Filter: model, policy, status, tool"
-          value={search.value}
-          spellcheck={false}
-          onInput={(event) => (search.value = event.currentTarget.value)}
-        />
+        <SearchField text={search} class="run-search" label="Filter runs" placeholder="Filter: model, policy, status, tool" />
         <span class="muted small" title={part.folder}>
           {count(part.runs.length, "run")}, {part.name}
         </span>
@@ -162,7 +150,6 @@ export function RunsBox({ client, part, choice, chosen }: {
             height={rows.length > 12 ? 340 : undefined}
             columns={[
               {
-                key: "compare",
                 head: "Compare",
                 cell: (row) => (
                   <Check checked={letter(row.run) !== null} aria-label={`compare ${row.run}`} onCheck={() => (choice.value = choose(choice.value, row.run))}>
@@ -170,14 +157,14 @@ export function RunsBox({ client, part, choice, chosen }: {
                   </Check>
                 ),
               },
-              { key: "run", head: "Run", class: "mono nowrap", cell: (row) => (row === chosen ? <b>{row.run}</b> : row.run) },
-              { key: "started", head: "Started", headClass: "opt", class: "num opt", cell: (row) => started(row.started) },
-              { key: "model", head: "Model", class: "anywhere", cell: (row) => row.model ?? "none" },
-              { key: "policy", head: "Policy", class: "nowrap", cell: (row) => row.policy ?? NONE },
-              { key: "turns", head: "Turns", right: true, headClass: "opt", class: "opt", cell: (row) => int(row.turns) },
-              { key: "status", head: "Status", cell: (row) => <StatusMark status={row.status}>{row.status_text}</StatusMark> },
-              { key: "dkl", head: <>Worst D<sub>KL</sub> <span class="u">nats</span></>, right: true, cell: (row) => fixed(row.worst_dkl, 4) },
-              { key: "note", head: "Note", class: "muted anywhere", cell: (row) => row.note },
+              { head: "Run", class: "mono nowrap", cell: (row) => (row === chosen ? <b>{row.run}</b> : row.run) },
+              { head: "Started", headClass: "opt", class: "num opt", cell: (row) => started(row.started) },
+              { head: "Model", class: "anywhere", cell: (row) => row.model ?? "none" },
+              { head: "Policy", class: "nowrap", cell: (row) => row.policy ?? NONE },
+              { head: "Turns", right: true, headClass: "opt", class: "opt", cell: (row) => int(row.turns) },
+              { head: "Status", cell: (row) => <StatusMark status={row.status}>{row.status_text}</StatusMark> },
+              { head: <>Worst D<sub>KL</sub> <span class="u">nats</span></>, right: true, cell: (row) => fixed(row.worst_dkl, 4) },
+              { head: "Note", class: "muted anywhere", cell: (row) => row.note },
             ]}
           />
         )}
