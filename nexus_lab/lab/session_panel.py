@@ -347,7 +347,8 @@ class SessionPanel(Panel):
 
     def _names(self, path: Path) -> list[str]:
         wanted = path.resolve()
-        return [row.run for row in self._catalogue.rows if row.path and Path(row.path).resolve() == wanted]
+        rows = [row for row in self._catalogue.rows if row.path and Path(row.path).resolve() == wanted]
+        return sorted(row.run for row in rows)
 
     def _aside(self, label: str, work: Callable[[], T]) -> T:
         """Run on the side lane, and wait for it when called from elsewhere."""

@@ -117,7 +117,8 @@ class Redactor:
         return value
 
     def _entry(self, key: str, value: Any) -> Any:
-        secret = "password" in self.kinds and _SENSITIVE_NAME.fullmatch(key) is not None
+        name = key.rpartition(".")[2]  # attributes of other programs are named like http.password
+        secret = "password" in self.kinds and _SENSITIVE_NAME.fullmatch(name) is not None
         if secret and isinstance(value, str | int | float) and not isinstance(value, bool):
             return "[redacted: password]"
         return self.value(value)
