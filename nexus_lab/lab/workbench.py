@@ -81,6 +81,7 @@ class PanelView(anywidget.AnyWidget):
         _check_panel(panel)
         self._esm, self._css = _asset(_SCRIPT), _asset(_STYLE)
         super().__init__(panel=panel, theme=theme)
+        self._forget_shell()
         self._desk = desk
         self._link = ViewLink(desk, self._post)
         self.on_msg(self._receive)
@@ -135,6 +136,19 @@ class PanelView(anywidget.AnyWidget):
         data["text/plain"] = repr(self)
         data["text/html"] = embedded(str(self.to_html()))
         return bundle
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        super()._send(msg, buffers)
+        self._forget_shell()
+
+    def _forget_shell(self) -> None:
+        """Let a view's messages go to the shell that they name.
+
+        ipykernel 7.4 sends them to the one that last wrote on the comm, which is the main shell: busy while a
+        cell waits for a turn, so that neither Stop nor an approval would get through.
+        """
+        if self.comm is not None:
+            vars(self.comm).pop("_reply_subshell_id", None)
 
     def _receive(self, _widget: object, message: Any, _buffers: object) -> None:
         if self._link is not None:

@@ -6,7 +6,6 @@ import json
 import queue
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
@@ -148,15 +147,14 @@ class Kernel:
     def __init__(self, client) -> None:
         self.client = client
         self.comm = ""
+        self.subshell: str | None = None
         self.got: list[dict] = []
-
-    def run(self, code: str) -> str:
-        """Run a cell to its end and return what it printed."""
-        return self.client.execute(textwrap.dedent(code), store_history=False)
 
     def send(self, content: dict) -> None:
         data = {"method": "custom", "content": content}
         message = self.client.session.msg("comm_msg", {"comm_id": self.comm, "data": data})
+        if self.subshell is not None:
+            message["header"]["subshell_id"] = self.subshell
         self.client.shell_channel.send(message)
 
     def read(self, until, seconds: float = 60):
@@ -218,6 +216,14 @@ def test_a_real_kernel_streams_a_turn_and_takes_an_approval_while_the_cell_waits
         assert {m["id"] for m in kernel.got if m["kind"] == "reply" and m["ok"]} == {1, 2}
         revisions = [m["revision"] for m in kernel.got if m["kind"] == "parts"]
         assert revisions == sorted(set(revisions))
+        # A cell that waits for a turn holds the main shell; views then speak on a shell of their own.
+        client.control_channel.send(client.session.msg("create_subshell_request", {}))
+        kernel.subshell = client.get_control_msg(timeout=30)["content"]["subshell_id"]
+        kernel.got.clear()
+        client.execute("print('TURN', wb.ask('echo hello').outcome)")
+        kernel.read(lambda m: m["kind"] == "parts" and (m["parts"].get("agent") or {}).get("approval"))
+        kernel.send({"kind": "request", "id": 3, "method": "agent.approve", "params": {"allow": False}})
+        assert "refused" in kernel.read(lambda m: m["kind"] == "stream")["text"]
         client.execute("wb.close(); server.close(); print('CLOSED')")
         kernel.read(lambda m: m["kind"] == "stream" and "CLOSED" in m["text"])
     finally:
