@@ -7,8 +7,9 @@ import { openTokens, readStates } from "../src/panels/cache/tokens_source";
 import { centreFor } from "../src/panels/cache/centre";
 import { fullCell } from "../src/panels/cache/memory";
 import { windowStart } from "../src/panels/cache/token_window";
-import { opFacts, opSize, rerunWords, stopsWhere, visiblePiece } from "../src/panels/cache/words";
-import { CachePanel, stepOfKey } from "../src/panels/cache";
+import { opFacts, opSize, rerunWords, stopsWhere } from "../src/panels/cache/words";
+import { CachePanel } from "../src/panels/cache";
+import { visibleText } from "../src/ui/visible";
 import { cachePart, fakeKernel, foldStory, longCachePart, type FakeKernel } from "./fixtures_cache";
 
 HTMLCanvasElement.prototype.getContext = () => null;
@@ -211,9 +212,6 @@ describe("stepping", () => {
     expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([10]);
     stepper.close();
   });
-  it("knows its keys", () => {
-    expect(["ArrowLeft", "ArrowRight", "a"].map(stepOfKey)).toEqual([-1, 1, null]);
-  });
 });
 
 describe("token states", () => {
@@ -258,7 +256,7 @@ describe("words of the cache", () => {
     expect(opFacts(ops[0]!).map((row) => row.name)).not.toContain("D_KL");
   });
   it("show pieces that cannot be seen", () => {
-    expect([" the", "\n", "  ", undefined].map(visiblePiece)).toEqual(["the", "\\n", "␣␣", "–"]);
+    expect([" the", "a\n\t", "  ", "", " ".repeat(9)].map(visibleText)).toEqual(["the", "a\\n\\t", "␣␣", "␣", "␣␣␣"]);
   });
 });
 

@@ -6,6 +6,7 @@ import { drawStrip, gatherColumns, isDense, mainState, runsOf, stripIndex, strip
 import type { CanvasTheme } from "../src/canvas/theme";
 import { readTheme } from "../src/canvas/theme";
 import { layoutCards, scrollToCard, visibleCards } from "../src/canvas/timeline";
+import { walk } from "../src/canvas/walk";
 import { recordingContext } from "./canvas_context";
 
 HTMLCanvasElement.prototype.getContext = () => null;
@@ -167,6 +168,14 @@ describe("token strip", () => {
     const drawn = recordingContext();
     drawStrip(drawn.ctx, data, THEME, { width: 800, height: 96 });
     expect(drawn.texts()).toContain("not yet run at this step");
+  });
+});
+
+describe("walking by keys", () => {
+  it("stays within the row", () => {
+    const keys = ["ArrowRight", "ArrowLeft", "Home", "End", "x", "PageUp"];
+    expect(keys.map((key) => walk(key, 7, 8))).toEqual([7, 6, 0, 7, null, null]);
+    expect(keys.map((key) => walk(key, 500, 2000, 8, 200))).toEqual([508, 492, 0, 1999, null, 300]);
   });
 });
 

@@ -8,7 +8,6 @@ import { FRAME_MS, fetchOrder, frameValues, openFilm } from "../src/panels/splic
 import { nextGroups, scaleFor } from "../src/panels/splice/next_token";
 import { openPlayer } from "../src/panels/splice/player";
 import { cellText, driftNumber, figureRange } from "../src/panels/splice/reading";
-import { stepByKey } from "../src/panels/splice/steps";
 import { SplicePanel } from "../src/panels/splice";
 import type { FrameReply } from "../src/protocol";
 import { fakeKernel, M_ROPE, SETTINGS, splicePart, spliceRun, type FakeKernel } from "./fixtures_cache";
@@ -237,9 +236,6 @@ describe("player", () => {
     expect(step.value).toBe(99);
     expect(player.playing.value).toBe(false);
     vi.useRealTimers();
-  });
-  it("steps by keys within the film", () => {
-    expect(["ArrowRight", "ArrowLeft", "Home", "End", "x"].map((key) => stepByKey(7, 8, key))).toEqual([7, 6, 0, 7, null]);
   });
 });
 

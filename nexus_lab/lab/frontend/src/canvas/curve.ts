@@ -24,12 +24,10 @@ export interface CurveData {
 
 export const CURVE_FORMULA = "R(n_past) = r_base + (n_past − M) / (M (K − 1)) · (1 − r_base), at most 1";
 
-/** Why these constants leave the curve undefined; null when they do not. */
-export function curveProblem({ k, m, rBase }: CurveConstants): string | null {
-  if (!Number.isFinite(k) || k <= 1) return `K must exceed 1, or the curve is undefined: ${CURVE_FORMULA}.`;
-  if (!Number.isFinite(m) || m < 1) return `M must be at least 1 token, or the curve is undefined: ${CURVE_FORMULA}.`;
-  if (!(rBase >= 0 && rBase <= 1)) return "r_base must lie between 0 and 1.";
-  return null;
+/** Why K leaves the curve undefined; null when it does not. M and r_base are the kernel's, and checked there. */
+export function curveProblem({ k }: Pick<CurveConstants, "k">): string | null {
+  if (Number.isFinite(k) && k > 1) return null;
+  return `K must exceed 1, or the curve is undefined: ${CURVE_FORMULA}.`;
 }
 
 /** Fraction of the block that is recomputed behind `nPast` tokens; NaN where the curve is undefined. */

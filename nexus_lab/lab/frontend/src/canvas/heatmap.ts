@@ -9,6 +9,7 @@
 import { cssColorAt, type ColorMap } from "./colormap";
 import type { Size } from "./size";
 import type { CanvasTheme } from "./theme";
+import { walk } from "./walk";
 
 export interface HeatmapData {
   layers: number;
@@ -65,16 +66,10 @@ export function cellAt(layout: HeatmapLayout, x: number, y: number): HeatmapCell
 
 /** Cell that a key leads to; null for a key that does not move. */
 export function walkCells(cell: HeatmapCell, key: string, layers: number, heads: number): HeatmapCell | null {
-  const steps: Record<string, HeatmapCell> = {
-    ArrowRight: { layer: cell.layer + 1, head: cell.head },
-    ArrowLeft: { layer: cell.layer - 1, head: cell.head },
-    ArrowDown: { layer: cell.layer, head: cell.head + 1 },
-    ArrowUp: { layer: cell.layer, head: cell.head - 1 },
-    Home: { layer: 0, head: cell.head },
-    End: { layer: layers - 1, head: cell.head },
-  };
-  const next = steps[key];
-  return next ? clampCell(next, layers, heads) : null;
+  const down = { ArrowDown: 1, ArrowUp: -1 }[key];
+  if (down) return clampCell({ layer: cell.layer, head: cell.head + down }, layers, heads);
+  const layer = walk(key, cell.layer, layers);
+  return layer === null ? null : { layer, head: cell.head };
 }
 
 export function clampCell(cell: HeatmapCell, layers: number, heads: number): HeatmapCell {

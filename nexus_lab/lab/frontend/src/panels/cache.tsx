@@ -1,6 +1,7 @@
 /** Cache panel: where in the program we stand, what each token is, what the op did, and forks. */
 import { useSignalEffect, type Signal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
+import { takeKey, walk } from "../canvas/walk";
 import type { Client } from "../client";
 import { int } from "../format";
 import type { CachePart } from "../protocol";
@@ -16,11 +17,6 @@ import { openTokens, type TokenSource } from "./cache/tokens_source";
 import { StepButtons } from "./cache/toolbar";
 import { ProgramTree } from "./cache/tree";
 import { opSpoken } from "./cache/words";
-
-/** Number of ops that a key moves by; none for a key that does not step. */
-export function stepOfKey(key: string): number | null {
-  return { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[key] ?? null;
-}
 
 function takesKeys(target: EventTarget | null): boolean {
   return target instanceof Element && target.closest("input, select, textarea, [role=slider], [role=radiogroup]") !== null;
@@ -96,11 +92,10 @@ export function CachePanel({ client }: { client: Client }) {
   const cursor = stepper.shown.value;
   const op = part.ops[cursor - 1];
   const onKeyDown = (event: KeyboardEvent) => {
-    const step = stepOfKey(event.key);
-    if (step === null || takesKeys(event.target) || event.altKey || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    event.stopPropagation();
-    stepper.by(step);
+    const next = walk(event.key, stepper.shown.peek() - 1, part.ops.length);
+    if (next === null || takesKeys(event.target) || event.altKey || event.ctrlKey || event.metaKey) return;
+    takeKey(event);
+    stepper.goTo(next + 1);
   };
   return (
     <div class="stack cache" onKeyDown={onKeyDown}>

@@ -37,8 +37,7 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
     draft.value = { ...draft.value, ...part };
     setDone(null);
   };
-  const constants = client.parts.splice.value?.constants;
-  const problem = curveProblem({ k: settings.k, m: constants?.m ?? 256, rBase: constants?.r_base ?? 0.05 });
+  const problem = curveProblem(settings);
   const fork = async () => {
     const { tau, ...rest } = settings;
     const reply = await action.run({ at, settings: tau === null ? rest : { ...rest, tau } });

@@ -1,4 +1,5 @@
 /** Sequence slots and the arena behind snapshots, block staging and scratch. */
+import { numbers } from "../../canvas/walk";
 import { bytes, int, percent } from "../../format";
 import type { CachePart } from "../../protocol";
 import { Box } from "../../ui";
@@ -21,7 +22,7 @@ function Slots({ part }: { part: CachePart }) {
         </span>
       </div>
       <div class="slots" role="list" aria-label="Sequence slots">
-        {Array.from({ length: part.n_slots }, (_, seq) => {
+        {numbers(0, part.n_slots).map((seq) => {
           const slot = bySeq.get(seq);
           const height = slot ? Math.max(8, (100 * slot.tokens) / full) : 0;
           const words = slot ? `${slot.label}, ${int(slot.tokens)} tokens, ${slot.kind}` : "free";

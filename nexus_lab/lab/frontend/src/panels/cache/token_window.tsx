@@ -1,9 +1,10 @@
 /** The tokens of the window, one cell each: piece, state, position in the cache, logical index. */
 import { STATE_NAMES, STATE_OPS } from "../../canvas/patterns";
+import { numbers } from "../../canvas/walk";
 import { int, NONE } from "../../format";
 import { OP_LETTERS } from "../../ui";
 import type { TokenStates } from "./tokens_source";
-import { visiblePiece } from "./words";
+import { visibleText } from "../../ui/visible";
 
 const LETTERS = { computed: "C", spliced: "S", repaired: "R", dropped: "D" } as const;
 const CELL = 45;
@@ -32,10 +33,9 @@ export function TokenRow({ tokens, pieces, start, stop }: {
   start: number;
   stop: number;
 }) {
-  const cells = Array.from({ length: Math.max(0, stop - start) }, (_, offset) => start + offset);
   return (
     <div class="toks" role="list" aria-label={`Tokens ${int(start)} to ${int(stop - 1)}`}>
-      {cells.map((index) => {
+      {numbers(start, stop).map((index) => {
         const name = STATE_NAMES[tokens.states[index] ?? 0] ?? "computed";
         const op = STATE_OPS[name];
         const position = tokens.positions[index] ?? -1;
@@ -48,7 +48,7 @@ export function TokenRow({ tokens, pieces, start, stop }: {
             style={`--c:var(--nl-op-${op})`}
             title={`${name}${piece === undefined ? "" : `: ${JSON.stringify(piece)}`}`}
           >
-            <div class="g">{piece === undefined ? "" : visiblePiece(piece)}</div>
+            <div class="g">{piece === undefined ? "" : visibleText(piece)}</div>
             <div class={`b pat-${OP_LETTERS[op]}`} />
             <div class="l">{LETTERS[name]}</div>
             <div class="p">{position < 0 ? NONE : position}</div>

@@ -3,6 +3,7 @@ import type { Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { drawStrip, drawStripWindow, STRIP_HEIGHT, stripIndex, type StripWindow } from "../../canvas/strip";
 import type { CanvasTheme } from "../../canvas/theme";
+import { takeKey, walk } from "../../canvas/walk";
 import type { Client } from "../../client";
 import { int } from "../../format";
 import type { CachePart } from "../../protocol";
@@ -11,14 +12,9 @@ import { TokenRow, windowLabels, windowSize, windowStart } from "./token_window"
 import type { TokenSource, TokenStates } from "./tokens_source";
 import { countWords } from "./words";
 
-const STEPS: Record<string, number> = {
-  ArrowRight: 8,
-  ArrowLeft: -8,
-  PageDown: 200,
-  PageUp: -200,
-  Home: -Infinity,
-  End: Infinity,
-};
+/** Tokens that the window moves by with an arrow, and with a page key. */
+const STEP = 8;
+const PAGE = 200;
 
 interface StripProps {
   client: Client;
@@ -64,11 +60,10 @@ function Strip({ client, tokens, extent, window, width, onMove }: StripProps) {
         if (event.buttons & 1) follow(event);
       }}
       onKeyDown={(event) => {
-        const step = STEPS[event.key];
-        if (step === undefined) return;
-        event.preventDefault();
-        event.stopPropagation();
-        onMove(Math.max(0, Math.min(tokens.states.length - 1, centre + step)));
+        const next = walk(event.key, centre, tokens.states.length, STEP, PAGE);
+        if (next === null) return;
+        takeKey(event);
+        onMove(next);
       }}
     >
       <Canvas client={client} width={width} height={STRIP_HEIGHT} draw={draw} />

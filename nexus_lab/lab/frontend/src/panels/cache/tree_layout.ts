@@ -1,4 +1,5 @@
 /** Which ops of a long program the small tree shows: the ends, the cursor, and where forks leave it. */
+import { numbers } from "../../canvas/walk";
 import type { CachePart, OpKind } from "../../protocol";
 
 /** An op by its number, or a gap that stands for so many ops. */
@@ -33,7 +34,7 @@ function wantedOps(count: number, marks: readonly number[], room: number): Set<n
 
 /** Columns of the trunk; `marks` come before everything else where there is no room for all. */
 export function trunkColumns(count: number, marks: readonly number[], room: number): TreeColumn[] {
-  if (count <= room) return Array.from({ length: count }, (_, index) => ({ op: index + 1 }));
+  if (count <= room) return numbers(1, count + 1).map((op) => ({ op }));
   const gaps = new Set(marks).size + 2;
   const wanted = [...wantedOps(count, marks, Math.max(2, room - gaps))].sort((a, b) => a - b);
   const columns: TreeColumn[] = [];

@@ -1,5 +1,5 @@
 /** What the Cache panel says about an op, in one place. */
-import { count, fixed, int, ms, NONE } from "../../format";
+import { count, fixed, int, ms } from "../../format";
 import type { CachePart, OpCell, OpKind } from "../../protocol";
 import { OP_WORDS } from "../../ui";
 
@@ -100,12 +100,4 @@ export function countWords(counts: CachePart["counts"]): string {
     ` active of ${int(logical)} logical: computed ${int(computed)}, spliced ${int(spliced)}, ` +
     `repaired ${int(repaired)}; dropped ${int(dropped)}`
   );
-}
-
-/** A piece as it is shown in a small cell: no invisible characters, no blank cell. */
-export function visiblePiece(piece: string | undefined): string {
-  if (piece === undefined) return NONE;
-  const marked = piece.replace(/\n/g, "\\n").replace(/\r/g, "\\r").replace(/\t/g, "\\t");
-  const trimmed = marked.trim();
-  return trimmed === "" ? "␣".repeat(Math.max(1, Math.min(3, marked.length))) : trimmed;
 }

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { fixed, int, ms, NONE, percent } from "../../format";
 import type { SpliceRun } from "../../protocol";
 import { StatusMark } from "../../ui";
-import { shownToken } from "./reading";
+import { visibleText } from "../../ui/visible";
 
 type Measured = NonNullable<SpliceRun["measured"]>;
 
@@ -82,7 +82,7 @@ function FirstToken({ measured }: { measured: Measured }) {
     return (
       <>
         <span class="muted">{label}</span>
-        <span class="num clip">{best ? <><code>{shownToken(best.text)}</code> p {fixed(best[path], 3)}</> : NONE}</span>
+        <span class="num clip">{best ? <><code>{visibleText(best.text)}</code> p {fixed(best[path], 3)}</> : NONE}</span>
       </>
     );
   };

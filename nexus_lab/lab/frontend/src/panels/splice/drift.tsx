@@ -27,14 +27,8 @@ const RANGES = [
 ] as const;
 
 function NotMeasured({ run, onMeasure, busy }: { run: SpliceRun; onMeasure: () => void; busy: boolean }) {
-  if (run.measure_declined) {
-    return (
-      <Empty title={`Not measured: ${run.measure_declined.reason}`}>{run.measure_declined.instead}</Empty>
-    );
-  }
-  if (run.settings.measure) {
-    return <Empty title="Not measured">The shadow prefill of this splice did not run.</Empty>;
-  }
+  const declined = run.measure_declined;
+  if (declined) return <Empty title={`Not measured: ${declined.reason}`}>{declined.instead}</Empty>;
   return (
     <Empty title="Not measured">
       Drift compares the splice with a prefill of the same tokens, which costs that prefill once more.
@@ -48,11 +42,8 @@ function NotMeasured({ run, onMeasure, busy }: { run: SpliceRun; onMeasure: () =
 }
 
 function NoAttention({ run, onCapture, busy }: { run: SpliceRun; onCapture: () => void; busy: boolean }) {
-  if (run.attention_declined) {
-    return (
-      <Empty title={`Attention was declined: ${run.attention_declined.reason}`}>{run.attention_declined.instead}</Empty>
-    );
-  }
+  const declined = run.attention_declined;
+  if (declined) return <Empty title={`Attention was declined: ${declined.reason}`}>{declined.instead}</Empty>;
   return (
     <Empty title="Attention was not captured">
       It needs flash attention off and slows a step. Turn it on and run the splice again.

@@ -3,6 +3,7 @@
  * that is shown now is dropped when it arrives.
  */
 import { signal, type ReadonlySignal } from "@preact/signals";
+import { numbers } from "../../canvas/walk";
 import { problemOf, type Client } from "../../client";
 import type { ErrorInfo, FrameReply, FrameRequest } from "../../protocol";
 
@@ -46,9 +47,7 @@ export function frameValues(reply: FrameReply, buffer: DataView | undefined): Fl
 
 /** Steps in the order in which they are wanted: from `step` on, then those before it, nearest first. */
 export function fetchOrder(step: number, steps: number): number[] {
-  const after = Array.from({ length: Math.max(0, steps - step) }, (_, index) => step + index);
-  const before = Array.from({ length: Math.min(step, steps) }, (_, index) => step - 1 - index);
-  return [...after, ...before];
+  return [...numbers(step, steps), ...numbers(0, Math.min(step, steps)).reverse()];
 }
 
 export function openFilm(client: Pick<Client, "request">): Film {

@@ -1,8 +1,10 @@
 /** The heatmap with its focus cell: keys and mouse move it, the read-out and the live region speak it. */
 import type { Signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { drawColorBar, VIK, VIRIDIS } from "../../canvas/colormap";
 import { cellAt, clampCell, drawHeatmap, layoutHeatmap, readCell, walkCells, type HeatmapCell } from "../../canvas/heatmap";
+import { numbers, takeKey } from "../../canvas/walk";
 import type { CanvasTheme } from "../../canvas/theme";
 import type { Client } from "../../client";
 import { Canvas, Table, useWidth, type Column } from "../../ui";
@@ -50,8 +52,7 @@ export function Figure({ client, frame, tensor, measure, range, cell }: FigurePr
         onKeyDown={(event) => {
           const next = walkCells(focus, event.key, rows, cols);
           if (!next) return;
-          event.preventDefault();
-          event.stopPropagation();
+          takeKey(event);
           go(next);
         }}
         onPointerDown={(event) => {
@@ -76,11 +77,31 @@ export function Figure({ client, frame, tensor, measure, range, cell }: FigurePr
   );
 }
 
+function Mark({ color, path, ink, children }: {
+  color: string | undefined;
+  path: string;
+  ink: string;
+  children: ComponentChildren;
+}) {
+  return (
+    <span class="lg">
+      <svg width="16" height="12" aria-hidden="true">
+        {color ? (
+          <rect width="16" height="12" fill={color} />
+        ) : (
+          <rect x=".5" y=".5" width="15" height="11" fill="none" stroke="var(--nl-edge)" />
+        )}
+        <path d={path} fill={color ? ink : "none"} stroke={color ? "none" : ink} />
+      </svg>
+      {children}
+    </span>
+  );
+}
+
 /** Colour bar with its ends, and the marks for no value and for values beyond the range. */
 export function FigureLegend({ client, frame, tensor, measure, range }: FigureProps) {
   const map = measure === "signed" ? VIK : VIRIDIS;
   const [low, high] = figureRange(frame.reply, measure, range);
-  const top = map.css[map.css.length - 1];
   const draw = useMemo(() => (ctx: CanvasRenderingContext2D) => drawColorBar(ctx, map, BAR), [map]);
   return (
     <div class="row hmleg">
@@ -90,28 +111,16 @@ export function FigureLegend({ client, frame, tensor, measure, range }: FigurePr
         <span class="tiny num">{driftNumber(high)}</span>
         <span class="small muted">{measureWords(tensor, measure)}</span>
       </span>
-      <span class="lg">
-        <svg width="16" height="12" aria-hidden="true">
-          <rect x=".5" y=".5" width="15" height="11" fill="none" stroke="var(--nl-edge)" />
-          <path d="M5 3l6 6M11 3l-6 6" stroke="var(--nl-text)" />
-        </svg>
+      <Mark color={undefined} path="M5 3l6 6M11 3l-6 6" ink="var(--nl-text)">
         no value
-      </span>
-      <span class="lg">
-        <svg width="16" height="12" aria-hidden="true">
-          <rect width="16" height="12" fill={top} />
-          <path d="M8 2h7v7z" fill={map.endInk} />
-        </svg>
+      </Mark>
+      <Mark color={map.css[map.css.length - 1]} path="M8 2h7v7z" ink={map.endInk}>
         above range
-      </span>
+      </Mark>
       {measure === "signed" && (
-        <span class="lg">
-          <svg width="16" height="12" aria-hidden="true">
-            <rect width="16" height="12" fill={map.css[0]} />
-            <path d="M8 10h7v-7z" fill={map.endInk} />
-          </svg>
+        <Mark color={map.css[0]} path="M8 10h7v-7z" ink={map.endInk}>
           below range
-        </span>
+        </Mark>
       )}
     </div>
   );
@@ -132,13 +141,13 @@ export function FigureTable({ frame, measure, range }: FigureProps) {
   };
   const columns: Column<DriftRow>[] = [
     { head: "Layer", cell: (row) => row.layer },
-    ...Array.from({ length: cols }, (_, head) => ({
+    ...numbers(0, cols).map((head) => ({
       head: `${short} ${head}`,
       right: true,
       cell: (row: DriftRow) => cell(row.values[head] ?? Number.NaN),
     })),
   ];
-  const data = Array.from({ length: rows }, (_, layer) => ({
+  const data = numbers(0, rows).map((layer) => ({
     layer,
     values: frame.values.subarray(layer * cols, (layer + 1) * cols),
   }));

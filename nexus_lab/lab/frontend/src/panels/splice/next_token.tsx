@@ -2,7 +2,7 @@
 import { fixed, NONE } from "../../format";
 import type { SpliceRun } from "../../protocol";
 import { Box, Legend } from "../../ui";
-import { shownToken } from "./reading";
+import { visibleText } from "../../ui/visible";
 
 type Next = NonNullable<SpliceRun["measured"]>["next"];
 
@@ -44,7 +44,7 @@ function Group({ group }: { group: NextGroup }) {
       {group.rows.map((row, index) => (
         <>
           <div class="t" key={`t${index}`} title={JSON.stringify(row.text)}>
-            {shownToken(row.text)}
+            {visibleText(row.text)}
           </div>
           <div class="p2" key={`p${index}`}>
             <Bar value={row.prefill} scale={group.scale} path="ref" />

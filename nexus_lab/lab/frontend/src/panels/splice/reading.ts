@@ -63,9 +63,3 @@ export function measureWords(tensor: Tensor, measure: Measure): string {
   if (measure === "absolute") return `L2 distance; ${what}`;
   return `mean signed difference; ${what}`;
 }
-
-/** A token's text with what cannot be seen spelled out. */
-export function shownToken(text: string): string {
-  const spelled = text.replace(/\n/g, "\\n").replace(/\r/g, "\\r").replace(/\t/g, "\\t");
-  return spelled.trim() === "" ? "␣".repeat(Math.max(1, spelled.length)) : spelled;
-}
