@@ -14,7 +14,7 @@ NATIVE := $(shell find src_cpp -name '*.?pp' -o -name CMakeLists.txt)
 EXTENSION := $(shell find nexus_lab/lab/labextension -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-native lab views lint bench clean
+.PHONY: help setup demo test test-python test-native lab views notebooks lint bench clean
 
 help:
 	@echo "make setup   build .venv, the native core and the demo servers' environments"
@@ -22,6 +22,7 @@ help:
 	@echo "make test    run all tests: C++, sanitizers, Python, browser"
 	@echo "make lab     open JupyterLab on the quick-start notebook"
 	@echo "make views   rebuild the workbench's views and the JupyterLab extension (needs node and npm)"
+	@echo "make notebooks  run the notebooks and keep their outputs"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make bench   measure the scan, the signatures and the splice into results/"
 	@echo "make clean   remove what was built"
@@ -70,6 +71,10 @@ lab: setup
 views:
 	cd nexus_lab/lab/frontend && npm ci --ignore-scripts && npm run check && npm test && npm run build
 	cd nexus_lab/lab/extension && npm ci --ignore-scripts && npm run check && npm run build
+
+# The notebooks are kept with the outputs that this writes.
+notebooks: setup
+	$(BIN)/python tests/lab/notebook_tools.py
 
 lint: setup
 	$(BIN)/ruff check .

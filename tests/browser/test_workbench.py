@@ -1,0 +1,369 @@
+"""The workbench as a user meets it: a real JupyterLab, real servers, the real model, a real browser.
+
+The tests of this module share one session and go through it in order, as one sitting does: opening the quick
+start takes longer than all that is looked at afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import lab_server as lab
+import pytest
+from playwright.sync_api import Page, expect
+from test_report import browser  # noqa: F401 - the fixture
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
+
+import node_tools
+
+pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.servers, pytest.mark.timeout(600)]
+
+QUICK_START = "01_quick_start.ipynb"
+LONG_MS = 180_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    from nexus_lab.demo.servers import missing_servers
+
+    if missing_servers():
+        pytest.skip("the demo's servers are not installed: run nexus-lab demo --setup")
+    with lab.running_lab(tmp_path_factory.mktemp("lab")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def complaints() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def page(browser, server, complaints):  # noqa: F811 - the fixture
+    """JupyterLab with a copy of the quick start, run from top to bottom."""
+    context = browser.new_context(viewport={"width": 1600, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    lab.copy_notebook(QUICK_START, server)
+    lab.open_file(page, server, QUICK_START)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    expect(page.get_by_text("Idle").first).to_be_visible(timeout=60_000)
+    lab.begin(page, "notebook:run-all-cells")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def view(page):
+    """The workbench in the second code cell, in sight."""
+    root = page.locator(".nl[data-theme]").first
+    root.scroll_into_view_if_needed()
+    return root
+
+
+def open_panel(view, name: str):
+    view.get_by_role("tab", name=re.compile(f"^{name}")).click()
+    panel = view.get_by_role("tabpanel", name=re.compile(f"^{name}"))
+    expect(panel).to_be_visible()
+    return panel
+
+
+def wait_idle(view) -> None:
+    expect(view.locator("header.bar")).to_contain_text("idle", timeout=LONG_MS)
+
+
+def send(view, text: str):
+    agent = open_panel(view, "Agent")
+    agent.get_by_label("Message").fill(text)
+    agent.get_by_role("button", name="Send").click()
+    return agent
+
+
+# -- the quick start ---------------------------------------------------------------------------------------
+
+
+def test_run_all_shows_the_workbench(page: Page, view, server):
+    expect(view.get_by_role("tablist", name="Workbench panels")).to_be_visible(timeout=LONG_MS)
+    page.wait_for_function(
+        """() => {
+            const prompts = [...document.querySelectorAll(".jp-CodeCell .jp-InputPrompt")];
+            return prompts.length > 5 && prompts.every(prompt => /\\[\\d+\\]/.test(prompt.textContent));
+        }""",
+        timeout=LONG_MS,
+    )
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    expect(view.locator("header.bar")).to_contain_text("SmolLM2-135M-Instruct")
+    wait_idle(view)
+    assert {"quick_start.html", "quick_start.nexus.json"} <= {path.name for path in server.root.iterdir()}
+
+
+def test_the_turns_of_the_notebook_are_in_the_view(view):
+    agent = open_panel(view, "Agent")
+    expect(agent).to_contain_text("What time is it in Tokyo right now?")
+    expect(agent).to_contain_text("get_current_time")
+    routing = open_panel(view, "Routing")
+    expect(routing.get_by_role("table", name="Decisions, newest first")).to_contain_text("convert_time")
+
+
+def test_the_side_panel_follows_the_kernel(page: Page):
+    lab.execute(page, "nexus-lab:show-status")
+    panel = page.get_by_role("region", name="Workbench status")
+    expect(panel).to_contain_text("SmolLM2-135M-Instruct", timeout=60_000)
+    expect(panel).to_contain_text("convert_time")
+    expect(panel.get_by_role("status")).to_contain_text("idle")
+    page.evaluate("() => window.jupyterapp.shell.collapseRight()")
+
+
+# -- loading a registry ------------------------------------------------------------------------------------
+
+
+def test_a_registry_can_be_loaded(view, server):
+    tools = [
+        {
+            "name": "read_ledger",
+            "description": "Read entries of the <b>ledger</b>",
+            "inputSchema": {"type": "object", "properties": {"year": {"type": "integer"}}},
+        }
+    ]
+    (server.root / "ledger.json").write_text(json.dumps({"tools": tools}))
+    registry = open_panel(view, "Registry")
+    registry.get_by_label("From").select_option(label="Tool list or OpenAPI file")
+    registry.get_by_label("Path").fill("ledger.json")
+    registry.get_by_role("button", name=re.compile("^(Read|Load)")).first.click()
+    row = registry.get_by_role("row").filter(has_text="read_ledger")
+    expect(row).to_be_visible(timeout=60_000)
+    row.click()
+    expect(registry).to_contain_text("Read entries of the <b>ledger</b>")
+    wait_idle(view)
+
+
+# -- routing: tau and K ------------------------------------------------------------------------------------
+
+
+def test_a_request_is_routed_without_running_anything(view):
+    routing = open_panel(view, "Routing")
+    turns = routing.get_by_role("row").count()
+    routing.get_by_label("Request", exact=True).fill("Which branches does ./inventory have?")
+    routing.get_by_role("button", name="Route", exact=True).click()
+    candidates = routing.get_by_role("table", name="Candidates")
+    expect(candidates).to_contain_text("git_", timeout=60_000)
+    expect(routing.get_by_role("row")).not_to_have_count(turns, timeout=60_000)
+    expect(view.locator("header.bar")).to_contain_text("idle")
+
+
+def share(routing) -> str:
+    return routing.get_by_role("table", name=re.compile("Recorded decisions at tau")).inner_text()
+
+
+def test_tau_moves_by_key_and_the_share_follows(page: Page, view):
+    routing = open_panel(view, "Routing")
+    handle = routing.get_by_role("slider", name="tau, margin threshold")
+    before, words = share(routing), handle.get_attribute("aria-valuetext")
+    handle.focus()
+    for _ in range(40):
+        page.keyboard.press("PageUp")
+    expect(handle).not_to_have_attribute("aria-valuetext", words)
+    assert share(routing) != before
+    value = float(handle.get_attribute("aria-valuenow"))
+    page.keyboard.press("ArrowRight")
+    assert float(handle.get_attribute("aria-valuenow")) == pytest.approx(value + 0.0002, abs=1e-6)
+    expect(view.get_by_role("status").last).to_contain_text("would escalate")
+
+
+def test_apply_holds_from_the_next_turn(view):
+    routing = open_panel(view, "Routing")
+    handle = routing.get_by_role("slider", name="tau, margin threshold")
+    tau = float(handle.get_attribute("aria-valuenow"))
+    routing.get_by_role("button", name=re.compile(f"^Apply .*{tau:.4f}")).click()
+    expect(routing).to_contain_text(f"in use: {tau:.4f}")
+    agent = send(view, "What time is it in Paris right now?")
+    expect(agent.get_by_role("heading", name="Turn 3")).to_be_visible(timeout=LONG_MS)
+    wait_idle(view)
+    expect(agent).to_contain_text(f"τ = {tau:.4f}")
+
+
+def test_k_moves_and_the_curve_follows(page: Page, view):
+    splice = open_panel(view, "Splice")
+    slider = splice.get_by_role("slider", name="K", exact=True)
+    curve = splice.get_by_role("img", name=re.compile("R of n_past"))
+    before, drawn = curve.get_attribute("aria-label"), curve.screenshot()
+    slider.focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+    expect(curve).not_to_have_attribute("aria-label", before)
+    assert curve.screenshot() != drawn
+
+
+def test_a_splice_is_tried_and_its_heatmap_steps(page: Page, view):
+    splice = open_panel(view, "Splice")
+    depth = splice.get_by_label("Depth, n_past")
+    depth.fill("256")
+    depth.press("Enter")
+    splice.get_by_role("button", name="Run splice").click()
+    map_of = splice.get_by_role("img", name=re.compile("drift", re.IGNORECASE)).first
+    expect(map_of).to_be_visible(timeout=LONG_MS)
+    wait_idle(view)
+    expect(splice).to_contain_text("nats")
+    last = map_of.screenshot()
+    splice.get_by_role("button", name=re.compile("First|Step back|Back|Previous")).first.click()
+    page.wait_for_timeout(500)
+    assert map_of.screenshot() != last
+
+
+# -- the cache ---------------------------------------------------------------------------------------------
+
+
+def position(cache) -> tuple[int, int]:
+    words = cache.get_by_text(re.compile(r"^op [\d,]+ of [\d,]+$")).first.inner_text()
+    here, total = re.findall(r"[\d,]+", words)
+    return int(here.replace(",", "")), int(total.replace(",", ""))
+
+
+def test_the_cache_steps_back_and_forward(view):
+    cache = open_panel(view, "Cache")
+    here, total = position(cache)
+    assert here == total > 10
+    cache.get_by_role("button", name="Step back").click()
+    expect(cache).to_contain_text(f"op {total - 1} of {total}", timeout=60_000)
+    cache.get_by_role("button", name="Step back").click()
+    expect(cache).to_contain_text(f"op {total - 2} of {total}", timeout=60_000)
+    cache.get_by_role("button", name="Step forward").click()
+    expect(cache).to_contain_text(f"op {total - 1} of {total}", timeout=60_000)
+    cache.get_by_role("button", name="Last op").click()
+    expect(cache).to_contain_text(f"op {total} of {total}", timeout=60_000)
+
+
+def test_the_palette_steps_too(page: Page, view):
+    cache = open_panel(view, "Cache")
+    _, total = position(cache)
+    cache.get_by_role("button", name="Step back").focus()
+    lab.execute(page, "nexus-lab:step-back")
+    expect(cache).to_contain_text(f"op {total - 1} of {total}", timeout=60_000)
+    lab.execute(page, "nexus-lab:step-forward")
+    expect(cache).to_contain_text(f"op {total} of {total}", timeout=60_000)
+
+
+def test_a_fork_is_a_run_of_its_own(view):
+    cache = open_panel(view, "Cache")
+    _, total = position(cache)
+    cache.get_by_role("button", name="First op").click()
+    expect(cache).to_contain_text(f"op 1 of {total}", timeout=60_000)
+    for _ in range(4):
+        cache.get_by_role("button", name="Step forward").click()
+    expect(cache).to_contain_text(f"op 5 of {total}", timeout=60_000)
+    cache.get_by_label("Policy").select_option("rolling_drop_repos")
+    cache.get_by_role("button", name=re.compile("^Fork as")).click()
+    expect(cache).to_contain_text("run again", timeout=60_000)
+    wait_idle(view)
+    runs = open_panel(view, "Session").get_by_role("table", name="Runs")
+    expect(runs).to_contain_text("fork of r-001", timeout=60_000)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_a_long_prefill_soon(view):
+    """The text takes several seconds to read; how long the stop took is measured, not asserted tightly."""
+    wait_idle(view)
+    words = " ".join(f"line {number} of the inventory list is spades and rakes." for number in range(220))
+    agent = send(view, f"Translate this into French: {words}")
+    bar = view.locator("header.bar")
+    expect(bar).to_contain_text("prefill", timeout=LONG_MS)
+    began = time.monotonic()
+    agent.get_by_role("button", name=re.compile("^Stop")).click()
+    expect(bar).to_contain_text("idle", timeout=30_000)
+    seconds = time.monotonic() - began
+    sys.stdout.write(f"stop took {seconds:.2f} s\n")
+    assert seconds < 10
+    expect(agent).to_contain_text("cancelled")
+
+
+# -- the record --------------------------------------------------------------------------------------------
+
+
+def export(view, label: str) -> Path:
+    session = open_panel(view, "Session")
+    session.get_by_role("radio", name=re.compile(label)).check()
+    session.get_by_role("button", name="Export", exact=True).click()
+    told = session.get_by_role("status").filter(has_text="written")
+    expect(told).to_be_visible(timeout=60_000)
+    return Path(told.locator("code").inner_text())
+
+
+def test_the_html_export_opens_by_itself(page: Page, view):
+    path = export(view, "HTML")
+    other = page.context.new_page()
+    asked: list[str] = []
+    other.on("request", lambda request: asked.append(request.url))
+    other.goto(path.as_uri())
+    expect(other.locator("body")).to_contain_text("get_current_time")
+    assert asked == [path.as_uri()]
+    other.close()
+
+
+def test_the_trace_file_opens_in_the_viewer(page: Page, view, server):
+    path = export(view, "Single-file trace")
+    copy = server.root / "exported.nexus.json"
+    copy.write_bytes(path.read_bytes())
+    lab.execute(page, "docmanager:open", path=copy.name)
+    viewer = page.locator(".nl-trace")
+    spans = viewer.get_by_role("tab", name=re.compile("^Spans"))
+    expect(spans).to_be_visible()
+    spans.click()
+    grid = viewer.get_by_role("grid", name="Spans")
+    expect(grid.get_by_role("row").nth(1)).to_contain_text("turn 1")
+    viewer.get_by_label("Filter").fill("retrieval")
+    expect(grid.get_by_role("row").nth(1)).to_contain_text("retrieval")
+    expect(page.locator(".jp-mod-current .jp-Toolbar-kernelName")).to_have_count(0)
+    assert_accessible(page, ".nl-trace")
+    lab.execute(page, "application:close")
+
+
+# -- themes and access -------------------------------------------------------------------------------------
+
+
+def assert_accessible(page: Page, selector: str) -> None:
+    if not page.evaluate("() => 'axe' in window"):
+        folder = node_tools.installed(Path(__file__).parent)
+        page.add_script_tag(path=folder / "browser" / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate(
+        "selector => axe.run(selector, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
+        selector,
+    )
+    serious = [
+        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+    ]
+    assert not serious, "\n".join(serious)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_fault_for_those_who_need_access(page: Page, view, theme):
+    name = f"JupyterLab {theme.title()}"
+    lab.execute(page, "apputils:change-theme", theme=name)
+    expect(view).to_have_attribute("data-theme", theme, timeout=30_000)
+    for panel in ("Models", "Registry", "Routing", "Cache", "Splice", "Agent", "Session"):
+        open_panel(view, panel)
+        assert_accessible(page, ".jp-OutputArea-output .nl")
+
+
+def test_the_ground_follows_the_theme(page: Page, view):
+    def ground() -> str:
+        return view.evaluate("element => getComputedStyle(element).backgroundColor")
+
+    lab.execute(page, "apputils:change-theme", theme="JupyterLab Dark")
+    expect(view).to_have_attribute("data-theme", "dark")
+    dark = ground()
+    lab.execute(page, "apputils:change-theme", theme="JupyterLab Light")
+    expect(view).to_have_attribute("data-theme", "light")
+    assert (ground(), dark) == ("rgb(255, 255, 255)", "rgb(17, 17, 17)")
+
+
+def test_nothing_complained(complaints):
+    assert complaints == []
