@@ -303,7 +303,7 @@ class CachePanel(Panel):
             }
             for cell in self.ops
         ]
-        schema = {
+        schema: dict[str, Any] = {
             "index": pl.Int64,
             "op": pl.String,
             "turn": pl.Int64,

@@ -226,7 +226,7 @@ def _kind(name: str, attributes: dict[str, Any]) -> EventKind:
 def _linked(spans: list[_Span]) -> list[_Span]:
     """Give each span its children and return the roots by time; what goes in a circle is a root too."""
     by_id = {(span.trace, span.id): span for span in spans}
-    roots = []
+    roots: list[_Span] = []
     for span in by_id.values():
         parent = by_id.get((span.trace, span.parent)) if span.parent else None
         (roots if parent is None or parent is span else parent.children).append(span)

@@ -303,7 +303,8 @@ class SplicePanel(Panel):
             self._tools = ()
             return
         library, known = self._library_of(engine), {row.tool: row for row in self._tools}
-        rows, context = [], ()
+        rows: list[_ToolRow] = []
+        context: tuple[int, ...] = ()
         for spec in self.desk.registry.tools:
             context, block, _ = block_tokens(engine, spec, system=self._system)
             there = library.path(library.address(block, context)).exists()
