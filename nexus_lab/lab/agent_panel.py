@@ -98,7 +98,8 @@ class AgentPanel(Panel):
     def part(self) -> dict[str, Any]:
         """Return the newest turns, what waits, and the settings of the next turn."""
         with self._lock:
-            cards = self._cards(_TURNS_SENT)
+            waiting = self.approval.pending is not None
+            cards = [log.sent(waiting=waiting) for log in self._logs[-_TURNS_SENT:]]
             before = max(0, len(self._logs) - _TURNS_SENT)
             queue = [text for _, text in self._queue]
         missing = self.desk.missing
@@ -124,11 +125,8 @@ class AgentPanel(Panel):
     def turns(self) -> tuple[TurnCard, ...]:
         """The turns so far, oldest first."""
         with self._lock:
-            return tuple(self._cards(None))
-
-    def _cards(self, newest: int | None) -> list[TurnCard]:
-        waiting = self.approval.pending is not None
-        return [log.card(waiting=waiting) for log in (self._logs[-newest:] if newest else self._logs)]
+            waiting = self.approval.pending is not None
+            return tuple(log.card(waiting=waiting) for log in self._logs)
 
     def _pending(self) -> dict[str, Any] | None:
         pending = self.approval.pending

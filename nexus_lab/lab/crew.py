@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.driver import Ticket
+    from nexus_lab.registry import McpServer
     from nexus_lab.routing import Router
     from nexus_lab.trace import SessionRecorder
 
@@ -43,6 +44,11 @@ class Crew:
         Context of models that are loaded here, in tokens.
     contents
         Also record what users, models and tools wrote.
+
+    Attributes
+    ----------
+    starting
+        Servers whose start is being waited for.
     """
 
     def __init__(self, desk: Desk, *, n_ctx: int, contents: bool) -> None:
@@ -51,6 +57,7 @@ class Crew:
         self.contents = contents
         self._composing = threading.Lock()
         self._own_engine = False
+        self.starting: list[McpServer] = []
 
     def begin(
         self,

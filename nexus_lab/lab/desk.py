@@ -327,6 +327,8 @@ class Desk:
         panel = self.panels.get("agent")
         if panel is not None:
             panel.withdraw_approval()  # type: ignore[attr-defined]  # the agent's panel has it
+        for server in tuple(self.crew.starting):
+            server.abort()
         if self.agent is not None:
             self.agent.stop()
         elif self.engine is not None:

@@ -14,7 +14,6 @@ from nexus_lab.registry import (
     RegistryError,
     RegistryFormatError,
     ServerConfig,
-    ServerError,
     load_registry,
     load_registry_text,
     neutralise,
@@ -131,14 +130,19 @@ def end_server(desk: Desk, name: str) -> None:
 
 def _start(desk: Desk, config: ServerConfig) -> str | None:
     server = McpServer(config)
+    desk.crew.starting.append(server)
     try:
         tools, problems = server.start().read_tools()
     except RegistryError as error:
-        last = error.stderr if isinstance(error, ServerError) else ()
         server.close()
-        desk.sources.update(config.name, state="failed", error=error)
+        stopped = desk.driver.state.stopping
+        desk.sources.update(
+            config.name, state="stopped" if stopped else "failed", error=None if stopped else error
+        )
         desk.changed("registry")
-        return error.problem if last else f"{error.problem}; it wrote nothing"
+        return f"server {config.name!r}: its start was stopped" if stopped else error.problem
+    finally:
+        desk.crew.starting.remove(server)
     desk.sources.update(config.name, state="ready", tools=tools, problems=problems, server=server, error=None)
     desk.changed("registry")
     return None

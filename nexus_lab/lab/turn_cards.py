@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent import Event, EventKind, Status
 from nexus_lab.agent.rows import FidelityRow, OpRow, RoutingRow, TurnRow
-from nexus_lab.lab.wire import error_info
+from nexus_lab.lab.wire import Ready, error_info, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,6 +99,7 @@ class TurnLog:
     settings: Mapping[str, Any] = field(default_factory=dict)
     spans: dict[int, SpanRow] = field(default_factory=dict)
     ended: TurnCard | None = None
+    _sent: Ready | None = None
 
     def hear(self, event: Event) -> None:
         """Take note of an event of this turn."""
@@ -127,7 +128,7 @@ class TurnLog:
         self.problem = error_info(turn.problem) if turn.problem is not None else None
         if turn.splice is not None:
             self.splice = _splice(turn.splice)
-        self.ended = self._card()
+        self.ended, self._sent = self._card(), None
 
     def said(self) -> Said:
         """Return what was said in it."""
@@ -138,6 +139,14 @@ class TurnLog:
     def card(self, *, waiting: bool = False) -> TurnCard:
         """Return the turn as it stands now; one that has ended is the same object each time."""
         return self.ended or self._card(waiting=waiting)
+
+    def sent(self, *, waiting: bool = False) -> Ready | TurnCard:
+        """Return the turn for a message; one that has ended is made JSON of only once."""
+        if self.ended is None:
+            return self._card(waiting=waiting)
+        if self._sent is None:
+            self._sent = Ready(to_json(self.ended))
+        return self._sent
 
     def _card(self, *, waiting: bool = False) -> TurnCard:
         times = self.times_ms

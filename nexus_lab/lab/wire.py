@@ -26,6 +26,7 @@ __all__ = [
     "BadRequest",
     "Handling",
     "Lane",
+    "Ready",
     "Reply",
     "UnknownMethod",
     "WireError",
@@ -91,6 +92,13 @@ class Reply:
 
     result: Any
     buffers: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """JSON values that `to_json` has made already and takes as they are; for what is sent again and again."""
+
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +215,9 @@ def _plain(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value
     return _plain_container(value)
 
 
-def _plain_container(value: Any) -> Any:
+def _plain_container(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value
+    if isinstance(value, Ready):
+        return value.value
     if isinstance(value, Mapping):
         return {repair_text(_key(name)): _plain(item) for name, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -148,7 +148,7 @@ class PanelView(anywidget.AnyWidget):
         cell waits for a turn, so that neither Stop nor an approval would get through.
         """
         if self.comm is not None:
-            vars(self.comm).pop("_reply_subshell_id", None)
+            self.comm.__dict__.pop("_reply_subshell_id", None)
 
     def _receive(self, _widget: object, message: Any, _buffers: object) -> None:
         if self._link is not None:

@@ -279,6 +279,15 @@ class McpServer:
         if connection is not None:
             background_loop().post(connection.cancel_calls)
 
+    def abort(self) -> None:
+        """Kill the process now, from any thread, also while it starts; whoever waits for it hears of it.
+
+        A server behind an address has no process of ours, and is waited for as long as its limits say.
+        """
+        connection = self._connection
+        if connection is not None:
+            connection.link.kill()
+
     def close(self) -> None:
         """End the session and the whole process group; never hangs, never raises."""
         with self._lock:

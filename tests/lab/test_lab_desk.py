@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import polars as pl
 import pytest
@@ -157,6 +158,17 @@ def test_a_server_that_fails_shows_its_last_line_and_the_typed_error(ask, files_
     assert row["problem"]["type"] == ServerStartFailed.__name__
     assert row["problem"]["next_step"]
     assert "fetch" in files_desk.registry
+
+
+def test_stop_ends_the_start_of_a_server_that_says_nothing(ask, files_desk):
+    waiting = ask.later("registry.connect", name="mute", command=f"{sys.executable} {RAW_SERVER} hang")
+    eventually(lambda: any(server.pid is not None for server in files_desk.crew.starting))
+    assert files_desk.parts(["bar"])["bar"]["holder"] == "connecting"
+    began = time.monotonic()
+    files_desk.stop()
+    assert "stopped" in waiting()["problems"][0]
+    assert time.monotonic() - began < 20  # it would have been waited for for 30 s
+    assert files_desk.sources.get("mute").state == "stopped"
 
 
 def test_a_server_that_died_by_itself_shows_as_failed(ask, files_desk):
