@@ -71,15 +71,15 @@ describe("repair curve", () => {
 describe("heatmap", () => {
   const layout = layoutHeatmap(800, 30, 3);
   it("finds the cell under a point, and none outside", () => {
-    expect(cellAt(layout, layout.left + 17.5 * layout.cellWidth, 3 + 2.5 * layout.cellHeight)).toEqual({ layer: 17, head: 2 });
+    expect(cellAt(layout, layout.left + 17.5 * layout.wide, 3 + 2.5 * layout.tall)).toEqual({ layer: 17, head: 2 });
     expect(cellAt(layout, layout.left - 1, 20)).toBeNull();
-    expect(cellAt(layout, layout.left + 30 * layout.cellWidth, 20)).toBeNull();
-    expect(cellAt(layout, layout.left + 5, 3 + 3 * layout.cellHeight)).toBeNull();
+    expect(cellAt(layout, layout.left + 30 * layout.wide, 20)).toBeNull();
+    expect(cellAt(layout, layout.left + 5, 3 + 3 * layout.tall)).toBeNull();
   });
   it("fits 48 layers of 40 heads into its width", () => {
     const large = layoutHeatmap(780, 48, 40);
-    expect(large.left + 48 * large.cellWidth).toBeLessThanOrEqual(780);
-    expect(large.cellWidth).toBeGreaterThanOrEqual(10);
+    expect(large.left + 48 * large.wide).toBeLessThanOrEqual(780);
+    expect(large.wide).toBeGreaterThanOrEqual(10);
   });
   it("walks by keys and stops at the edges", () => {
     const at = { layer: 17, head: 2 };

@@ -270,8 +270,8 @@ describe("words of the splice", () => {
   });
   it("give each group of next tokens its own scale", () => {
     const { next } = spliceRun().measured!;
-    expect(nextGroups(next).map((group) => [group.rows.length, group.scale])).toEqual([[4, 1], [5, 0.02]]);
-    expect([0.51, 0.3, 0.011, 0.0004].map(scaleFor)).toEqual([1, 0.3, 0.02, 0.0005]);
+    expect(nextGroups(next).map((group) => [group.rows.length, group.scale])).toEqual([[4, 1], [5, 0.015]]);
+    expect([0.51, 0.3, 0.011, 0.0004].map(scaleFor)).toEqual([1, 0.3, 0.015, 0.0004]);
     expect(likeliest(next, "spliced")?.text).toBe('{"');
   });
 });

@@ -1,6 +1,7 @@
 /** The repair curve R(n_past) of the paper: its values, when it is undefined, and its figure. */
 
 import { int, percent } from "../format";
+import { drawLine, write } from "./pen";
 import type { Size } from "./size";
 import type { CanvasTheme } from "./theme";
 
@@ -67,32 +68,18 @@ function scaleOf(size: Size, extent: number): Scale {
   };
 }
 
-function line(ctx: CanvasRenderingContext2D, points: [number, number][], dash: number[] = []): void {
-  ctx.setLineDash(dash);
-  ctx.beginPath();
-  points.forEach(([x, y], index) => (index === 0 ? ctx.moveTo(x, y) : ctx.lineTo(x, y)));
-  ctx.stroke();
-  ctx.setLineDash([]);
-}
-
 function drawAxes(ctx: CanvasRenderingContext2D, scale: Scale, extent: number, rBase: number, theme: CanvasTheme, size: Size): void {
-  ctx.font = theme.font;
-  ctx.lineWidth = 1;
-  ctx.textBaseline = "middle";
   for (const fraction of [0, 0.5, 1]) {
     const y = Math.round(scale.y(fraction)) + 0.5;
-    ctx.strokeStyle = theme.rule;
-    line(ctx, [[EDGE.left, y], [scale.right, y]]);
-    ctx.fillStyle = theme.muted;
-    ctx.textAlign = "right";
-    ctx.fillText(String(fraction * 100), EDGE.left - 5, y);
+    drawLine(ctx, theme.rule, 1, [[EDGE.left, y], [scale.right, y]]);
+    write(ctx, theme, String(fraction * 100), EDGE.left - 5, y, "right");
   }
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    ctx.textAlign = part === 1 ? "right" : "center";
-    ctx.fillText(int(part * extent), part === 1 ? scale.right : scale.x(part * extent), size.height - 20);
+    const align = part === 1 ? "right" : "center";
+    write(ctx, theme, int(part * extent), scale.x(part * extent), size.height - 20, align);
   }
-  ctx.textAlign = "left";
-  ctx.fillText(`n_past, tokens; R, % of block; R_base = ${percent(rBase, 0)}`, EDGE.left, size.height - 6);
+  const caption = `n_past, tokens; R, % of block; R_base = ${percent(rBase, 0)}`;
+  write(ctx, theme, caption, EDGE.left, size.height - 6);
 }
 
 function drawBudget(
@@ -102,20 +89,14 @@ function drawBudget(
   theme: CanvasTheme,
 ): void {
   const y = scale.y(fraction);
-  ctx.strokeStyle = theme.ops.repair;
-  ctx.lineWidth = 1.4;
-  line(ctx, [[EDGE.left, y], [scale.right, y]], [5, 3]);
-  ctx.fillStyle = theme.muted;
-  ctx.textAlign = "right";
-  ctx.fillText(`${word} ${percent(fraction, 0)}`, scale.right, y - 8);
+  drawLine(ctx, theme.ops.repair, 1.4, [[EDGE.left, y], [scale.right, y]], [5, 3]);
+  write(ctx, theme, `${word} ${percent(fraction, 0)}`, scale.right, y - 8, "right");
 }
 
 function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData, theme: CanvasTheme, size: Size): void {
   const fraction = curveAt(data.nPast, data.constants);
   const x = scale.x(data.nPast);
-  ctx.strokeStyle = theme.accent;
-  ctx.lineWidth = 2;
-  line(ctx, [[x, scale.y(1) - 4], [x, scale.y(0)]]);
+  drawLine(ctx, theme.accent, 2, [[x, scale.y(1) - 4], [x, scale.y(0)]]);
   ctx.beginPath();
   ctx.arc(x, scale.y(fraction), 4, 0, 7);
   ctx.fillStyle = theme.accent;
@@ -128,9 +109,7 @@ function drawDepth(ctx: CanvasRenderingContext2D, scale: Scale, data: CurveData,
   ctx.font = `600 ${theme.font}`;
   ctx.fillStyle = theme.text;
   ctx.textAlign = "left";
-  const width = ctx.measureText(label).width;
-  const start = Math.max(2, Math.min(size.width - width - 2, x - 4));
-  ctx.fillText(label, start, 9);
+  ctx.fillText(label, Math.max(2, Math.min(size.width - ctx.measureText(label).width - 2, x - 4)), 9);
 }
 
 // Last and upon the ground, because the line of the depth may stand where the words are.
@@ -138,11 +117,9 @@ function drawThreshold(ctx: CanvasRenderingContext2D, scale: Scale, m: number, t
   const label = `M = ${int(m)}`;
   const [x, y] = [scale.x(m) + 4, scale.y(1) + 11];
   ctx.font = theme.font;
-  ctx.textAlign = "left";
   ctx.fillStyle = theme.background;
   ctx.fillRect(x - 1, y - 7, ctx.measureText(label).width + 2, 14);
-  ctx.fillStyle = theme.muted;
-  ctx.fillText(label, x, y);
+  write(ctx, theme, label, x, y);
 }
 
 /** Draw the curve with M and the depth that is set; nothing where the curve is undefined. */
@@ -152,13 +129,9 @@ export function drawCurve(ctx: CanvasRenderingContext2D, data: CurveData, theme:
   const extent = curveExtent(data);
   const scale = scaleOf(size, extent);
   drawAxes(ctx, scale, extent, rBase, theme, size);
-  ctx.strokeStyle = theme.edge;
-  ctx.lineWidth = 1;
-  line(ctx, [[scale.x(m), scale.y(1)], [scale.x(m), scale.y(0)]], [2, 3]);
+  drawLine(ctx, theme.edge, 1, [[scale.x(m), scale.y(1)], [scale.x(m), scale.y(0)]], [2, 3]);
   const bends = [0, m, Math.min(extent, m * k), extent];
-  ctx.strokeStyle = theme.text;
-  ctx.lineWidth = 1.6;
-  line(ctx, bends.map((n) => [scale.x(n), scale.y(curveAt(n, data.constants))]));
+  drawLine(ctx, theme.text, 1.6, bends.map((n) => [scale.x(n), scale.y(curveAt(n, data.constants))] as const));
   if (data.budget) drawBudget(ctx, scale, data.budget, theme);
   drawDepth(ctx, scale, data, theme, size);
   drawThreshold(ctx, scale, m, theme);

@@ -7,6 +7,7 @@
  */
 
 import { cssColorAt, type ColorMap } from "./colormap";
+import { drawLine, write } from "./pen";
 import type { Size } from "./size";
 import type { CanvasTheme } from "./theme";
 import { walk } from "./walk";
@@ -28,8 +29,9 @@ export interface HeatmapCell {
 
 export interface HeatmapLayout {
   left: number;
-  cellWidth: number;
-  cellHeight: number;
+  /** Size of a cell with the gap behind it. */
+  wide: number;
+  tall: number;
   layers: number;
   heads: number;
   height: number;
@@ -41,7 +43,7 @@ const AXIS = 22;
 const MOST_CELL_WIDTH = 36;
 const FOCUS_MARGIN = 3;
 
-function cellHeightFor(heads: number): number {
+function heightOfCell(heads: number): number {
   if (heads <= 4) return 30;
   if (heads <= 12) return 20;
   return 12;
@@ -51,15 +53,15 @@ function cellHeightFor(heads: number): number {
 export function layoutHeatmap(width: number, layers: number, heads: number): HeatmapLayout {
   const left = heads > 10 ? LABELS.many : LABELS.few;
   const room = Math.max(layers * 3, width - left - FOCUS_MARGIN);
-  const cellWidth = Math.max(3, Math.min(MOST_CELL_WIDTH, Math.floor(room / Math.max(1, layers))));
-  const cellHeight = cellHeightFor(heads);
-  return { left, cellWidth, cellHeight, layers, heads, height: FOCUS_MARGIN + cellHeight * heads + AXIS };
+  const wide = Math.max(3, Math.min(MOST_CELL_WIDTH, Math.floor(room / Math.max(1, layers))));
+  const tall = heightOfCell(heads);
+  return { left, wide, tall, layers, heads, height: FOCUS_MARGIN + tall * heads + AXIS };
 }
 
 /** Cell under a point of the figure, in CSS pixels; null outside of the cells. */
 export function cellAt(layout: HeatmapLayout, x: number, y: number): HeatmapCell | null {
-  const layer = Math.floor((x - layout.left) / layout.cellWidth);
-  const head = Math.floor((y - FOCUS_MARGIN) / layout.cellHeight);
+  const layer = Math.floor((x - layout.left) / layout.wide);
+  const head = Math.floor((y - FOCUS_MARGIN) / layout.tall);
   const inside = layer >= 0 && layer < layout.layers && head >= 0 && head < layout.heads;
   return inside ? { layer, head } : null;
 }
@@ -105,25 +107,21 @@ export function readCell(data: Omit<HeatmapData, "focus" | "map">, cell: Heatmap
 }
 
 function drawCross(ctx: CanvasRenderingContext2D, x: number, y: number, layout: HeatmapLayout, theme: CanvasTheme): void {
-  const { cellWidth, cellHeight } = layout;
+  const { wide, tall } = layout;
   ctx.lineWidth = 1;
   ctx.strokeStyle = theme.edge;
-  ctx.strokeRect(x + 0.5, y + 0.5, Math.max(1, cellWidth - 2), Math.max(1, cellHeight - 2));
-  const arm = Math.min(4, cellWidth / 3, cellHeight / 3);
-  const [middleX, middleY] = [x + cellWidth / 2 - 0.5, y + cellHeight / 2 - 0.5];
-  ctx.strokeStyle = theme.text;
-  ctx.beginPath();
-  ctx.moveTo(middleX - arm, middleY - arm);
-  ctx.lineTo(middleX + arm, middleY + arm);
-  ctx.moveTo(middleX + arm, middleY - arm);
-  ctx.lineTo(middleX - arm, middleY + arm);
-  ctx.stroke();
+  ctx.strokeRect(x + 0.5, y + 0.5, Math.max(1, wide - 2), Math.max(1, tall - 2));
+  const arm = Math.min(4, wide / 3, tall / 3);
+  const [middleX, middleY] = [x + wide / 2 - 0.5, y + tall / 2 - 0.5];
+  for (const slope of [1, -1]) {
+    drawLine(ctx, theme.text, 1, [[middleX - arm, middleY - slope * arm], [middleX + arm, middleY + slope * arm]]);
+  }
 }
 
 function drawCorner(ctx: CanvasRenderingContext2D, x: number, y: number, layout: HeatmapLayout, ink: string, above: boolean): void {
-  const side = Math.min(8, layout.cellWidth - 2, layout.cellHeight - 2);
-  const right = x + layout.cellWidth - 2;
-  const edge = above ? y + 1 : y + layout.cellHeight - 2;
+  const side = Math.min(8, layout.wide - 2, layout.tall - 2);
+  const right = x + layout.wide - 2;
+  const edge = above ? y + 1 : y + layout.tall - 2;
   ctx.fillStyle = ink;
   ctx.beginPath();
   ctx.moveTo(right - side, edge);
@@ -133,14 +131,14 @@ function drawCorner(ctx: CanvasRenderingContext2D, x: number, y: number, layout:
 }
 
 function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: CanvasTheme, layout: HeatmapLayout): void {
-  const { cellWidth, cellHeight, left } = layout;
+  const { wide, tall, left } = layout;
   const [low, high] = data.range;
   const scale = high > low ? 1 / (high - low) : 0;
   const lowInk = data.map.name === "vik" ? data.map.endInk : "#ffffff";
   for (let layer = 0; layer < data.layers; layer += 1) {
-    const x = left + layer * cellWidth;
+    const x = left + layer * wide;
     for (let head = 0; head < data.heads; head += 1) {
-      const y = FOCUS_MARGIN + head * cellHeight;
+      const y = FOCUS_MARGIN + head * tall;
       const value = data.values[layer * data.heads + head] ?? Number.NaN;
       const color = cssColorAt(data.map, (value - low) * scale);
       if (color === null) {
@@ -148,7 +146,7 @@ function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: Canv
         continue;
       }
       ctx.fillStyle = color;
-      ctx.fillRect(x, y, cellWidth - 1, cellHeight - 1);
+      ctx.fillRect(x, y, wide - 1, tall - 1);
       if (value > high) drawCorner(ctx, x, y, layout, data.map.endInk, true);
       else if (value < low) drawCorner(ctx, x, y, layout, lowInk, false);
     }
@@ -156,32 +154,27 @@ function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: Canv
 }
 
 function drawLabels(ctx: CanvasRenderingContext2D, theme: CanvasTheme, layout: HeatmapLayout): void {
-  const { cellWidth, cellHeight, left, heads, layers } = layout;
-  const everyHead = cellHeight >= 20 ? 1 : 5;
-  const everyLayer = [1, 5, 10, 20, 50, 100].find((step) => step * cellWidth >= 28 && step >= 5) ?? 100;
-  ctx.font = theme.font;
-  ctx.fillStyle = theme.muted;
-  ctx.textBaseline = "middle";
-  ctx.textAlign = "right";
+  const { wide, tall, left, heads, layers } = layout;
+  const everyHead = tall >= 20 ? 1 : 5;
+  const everyLayer = [1, 5, 10, 20, 50, 100].find((step) => step * wide >= 28 && step >= 5) ?? 100;
   for (let head = 0; head < heads; head += everyHead) {
-    ctx.fillText(`head ${head}`, left - 8, FOCUS_MARGIN + head * cellHeight + cellHeight / 2);
+    write(ctx, theme, `head ${head}`, left - 8, FOCUS_MARGIN + head * tall + tall / 2, "right");
   }
-  const axis = FOCUS_MARGIN + cellHeight * heads + 10;
-  ctx.fillText("layer", left - 8, axis);
-  ctx.textAlign = "center";
+  const axis = FOCUS_MARGIN + tall * heads + 10;
+  write(ctx, theme, "layer", left - 8, axis, "right");
   for (let layer = 0; layer < layers; layer += everyLayer) {
-    ctx.fillText(String(layer), left + layer * cellWidth + cellWidth / 2, axis);
+    write(ctx, theme, String(layer), left + layer * wide + wide / 2, axis, "center");
   }
 }
 
 function drawFocus(ctx: CanvasRenderingContext2D, cell: HeatmapCell, theme: CanvasTheme, layout: HeatmapLayout): void {
-  const x = layout.left + cell.layer * layout.cellWidth;
-  const y = FOCUS_MARGIN + cell.head * layout.cellHeight;
+  const x = layout.left + cell.layer * layout.wide;
+  const y = FOCUS_MARGIN + cell.head * layout.tall;
   ctx.lineWidth = 2;
   ctx.strokeStyle = theme.background;
-  ctx.strokeRect(x + 0.5, y + 0.5, layout.cellWidth - 2, layout.cellHeight - 2);
+  ctx.strokeRect(x + 0.5, y + 0.5, layout.wide - 2, layout.tall - 2);
   ctx.strokeStyle = theme.accent;
-  ctx.strokeRect(x - 1.5, y - 1.5, layout.cellWidth + 2, layout.cellHeight + 2);
+  ctx.strokeRect(x - 1.5, y - 1.5, layout.wide + 2, layout.tall + 2);
 }
 
 export function drawHeatmap(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: CanvasTheme, size: Size): void {

@@ -201,7 +201,7 @@ function drawTau(c: CanvasRenderingContext2D, data: HistogramData, theme: Canvas
   const width = c.measureText(bold).width + 5;
   c.font = theme.font;
   const left = at > layout.width * 0.6;
-  const from = left ? at - 12 - width - c.measureText(rest).width : at + 12;
+  const from = left ? at - 14 - width - c.measureText(rest).width : at + 14;
   c.textAlign = "left";
   c.fillStyle = theme.text;
   c.font = `600 ${theme.font}`;

@@ -1,6 +1,7 @@
 /** Pattern of each token state on the canvas, equal to the CSS patterns of the legend. */
 
 import type { OpKind } from "../protocol";
+import { drawLine } from "./pen";
 import type { CanvasTheme } from "./theme";
 
 /** Index is the value of a token in the buffer of `cache.state`. */
@@ -22,17 +23,11 @@ export function stateColor(state: TokenState, theme: CanvasTheme): string {
 interface Look {
   tile: number;
   wash: number;
-  mark: (ctx: CanvasRenderingContext2D, tile: number) => void;
+  mark: (ctx: CanvasRenderingContext2D, tile: number, color: string) => void;
 }
 
-function stripes(ctx: CanvasRenderingContext2D, tile: number): void {
-  ctx.lineWidth = 1.6;
-  ctx.beginPath();
-  for (const offset of [-tile, 0, tile]) {
-    ctx.moveTo(offset, tile);
-    ctx.lineTo(offset + tile, 0);
-  }
-  ctx.stroke();
+function stripes(ctx: CanvasRenderingContext2D, tile: number, color: string): void {
+  for (const offset of [-tile, 0, tile]) drawLine(ctx, color, 1.6, [[offset, tile], [offset + tile, 0]]);
 }
 
 function dots(ctx: CanvasRenderingContext2D, tile: number): void {
@@ -41,15 +36,10 @@ function dots(ctx: CanvasRenderingContext2D, tile: number): void {
   ctx.fill();
 }
 
-function crossHatch(ctx: CanvasRenderingContext2D, tile: number): void {
+function crossHatch(ctx: CanvasRenderingContext2D, tile: number, color: string): void {
   ctx.globalAlpha = 0.45;
-  ctx.lineWidth = 0.8;
-  ctx.beginPath();
-  ctx.moveTo(0, 0);
-  ctx.lineTo(tile, tile);
-  ctx.moveTo(tile, 0);
-  ctx.lineTo(0, tile);
-  ctx.stroke();
+  drawLine(ctx, color, 0.8, [[0, 0], [tile, tile]]);
+  drawLine(ctx, color, 0.8, [[tile, 0], [0, tile]]);
 }
 
 const LOOKS: Record<TokenState, Look> = {
@@ -76,8 +66,7 @@ function paintTile(look: Look, color: string, background: string, ratio: number)
   ctx.fillStyle = color;
   ctx.fillRect(0, 0, look.tile, look.tile);
   ctx.globalAlpha = 1;
-  ctx.strokeStyle = color;
-  look.mark(ctx, look.tile);
+  look.mark(ctx, look.tile, color);
   return canvas;
 }
 

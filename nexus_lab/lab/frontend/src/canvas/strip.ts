@@ -4,6 +4,7 @@
  */
 
 import { int } from "../format";
+import { drawLine, write, type Point } from "./pen";
 import { STATE_NAMES, stateColor, stateFill } from "./patterns";
 import type { Size } from "./size";
 import type { CanvasTheme } from "./theme";
@@ -112,10 +113,10 @@ export function stripIndex(x: number, extent: number, width: number): number {
 }
 
 /** A round number at or above `value`, for the end of an axis. */
-export function niceCeiling(value: number): number {
-  const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
-  const factor = [1, 1.5, 2, 3, 4, 5, 8, 10].find((step) => step * power >= value) ?? 10;
-  return factor * power;
+export function niceCeiling(value: number, least = 1): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, value)));
+  const factor = [1, 1.5, 2, 3, 4, 5, 8].find((step) => step * power >= value * (1 - 1e-9)) ?? 10;
+  return Number((factor * power).toPrecision(3));
 }
 
 interface Frame {
@@ -132,24 +133,20 @@ function drawRuns(ctx: CanvasRenderingContext2D, data: StripData, theme: CanvasT
     }
   });
   outlineDropped(ctx, runs.filter((run) => run.state === DROPPED), theme, x);
-  ctx.lineWidth = 1.8;
   for (const run of runs) {
     if (run.state === DROPPED) continue;
-    ctx.strokeStyle = stateColor(STATE_NAMES[run.state] ?? "computed", theme);
-    drawPositions(ctx, data.positions, run, x, y);
+    drawPositions(ctx, stateColor(STATE_NAMES[run.state] ?? "computed", theme), data.positions, run, { x, y });
   }
 }
 
 // A run of one state may hold a jump of position (a splice behind a gap): one line for each straight part.
-function drawPositions(ctx: CanvasRenderingContext2D, positions: Int32Array, run: Run, x: Frame["x"], y: Frame["y"]): void {
+function drawPositions(ctx: CanvasRenderingContext2D, color: string, positions: Int32Array, run: Run, { x, y }: Frame): void {
   let start = run.start;
   for (let index = run.start + 1; index <= run.stop; index += 1) {
     const straight = index < run.stop && positions[index] === (positions[index - 1] as number) + 1;
     if (straight) continue;
-    ctx.beginPath();
-    ctx.moveTo(x(start), y(positions[start] as number));
-    ctx.lineTo(Math.max(x(index), x(start) + 1), y(positions[index - 1] as number));
-    ctx.stroke();
+    const end: Point = [Math.max(x(index), x(start) + 1), y(positions[index - 1] as number)];
+    drawLine(ctx, color, 1.8, [[x(start), y(positions[start] as number)], end]);
     start = index;
   }
 }
@@ -211,32 +208,24 @@ function tickStep(extent: number): number {
 }
 
 function drawScales(ctx: CanvasRenderingContext2D, data: StripData, theme: CanvasTheme, size: Size, top: number, { x }: Frame): void {
-  ctx.font = theme.font;
-  ctx.textBaseline = "middle";
-  ctx.fillStyle = theme.muted;
-  ctx.strokeStyle = theme.rule;
-  ctx.lineWidth = 1;
-  for (const y of [PLOT_TOP, (PLOT_TOP + PLOT_BOTTOM) / 2, PLOT_BOTTOM]) {
-    ctx.beginPath();
-    ctx.moveTo(LEFT, Math.floor(y) + 0.5);
-    ctx.lineTo(size.width - RIGHT, Math.floor(y) + 0.5);
-    ctx.stroke();
+  const right = size.width - RIGHT;
+  for (const place of [PLOT_TOP, (PLOT_TOP + PLOT_BOTTOM) / 2, PLOT_BOTTOM]) {
+    const y = Math.floor(place) + 0.5;
+    drawLine(ctx, theme.rule, 1, [[LEFT, y], [right, y]]);
   }
-  ctx.textAlign = "right";
-  ctx.fillText("state", LEFT - 6, 11);
-  ctx.fillText(int(top), LEFT - 6, PLOT_TOP);
-  ctx.fillText("0", LEFT - 6, PLOT_BOTTOM);
+  write(ctx, theme, "state", LEFT - 6, 11, "right");
+  write(ctx, theme, int(top), LEFT - 6, PLOT_TOP, "right");
+  write(ctx, theme, "0", LEFT - 6, PLOT_BOTTOM, "right");
   const end = `logical index ${int(data.extent)}`;
-  ctx.fillText(end, size.width - RIGHT, 90);
-  const room = size.width - RIGHT - ctx.measureText(end).width - 24;
+  write(ctx, theme, end, right, 90, "right");
+  const room = right - ctx.measureText(end).width - 24;
   const step = Math.max(1, tickStep(data.extent));
   for (let index = 0; index < data.extent && x(index) < room; index += step) {
-    ctx.textAlign = index === 0 ? "left" : "center";
-    ctx.fillText(int(index), x(index), 90);
+    write(ctx, theme, int(index), x(index), 90, index === 0 ? "left" : "center");
   }
-  ctx.textAlign = "left";
-  ctx.fillText("position", LEFT + 4, 42);
-  if (x(data.extent) - x(data.states.length) > 140) ctx.fillText("not yet run at this step", x(data.states.length) + 8, 11);
+  write(ctx, theme, "position", LEFT + 4, 42);
+  const reached = x(data.states.length);
+  if (x(data.extent) - reached > 140) write(ctx, theme, "not yet run at this step", reached + 8, 11);
 }
 
 function drawStarts(ctx: CanvasRenderingContext2D, data: StripData, theme: CanvasTheme, x: Frame["x"]): void {

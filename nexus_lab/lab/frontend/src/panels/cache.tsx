@@ -85,7 +85,7 @@ export function CachePanel({ client }: { client: Client }) {
   if (part.ops.length === 0) {
     return (
       <Empty title="No cache program yet">
-        Every turn of the agent appends, splices, repairs or drops tokens; the ops stand here. Ask something in Agent.
+        Ask something in Agent: what its turns append, splice, repair or drop stands here.
       </Empty>
     );
   }

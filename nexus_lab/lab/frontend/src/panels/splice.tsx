@@ -57,8 +57,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
     return (
       <Box>
         <Empty title="Nothing spliced yet">
-          Choose a block and a depth, then run: the block is spliced, repaired and, with measure on, compared with a
-          prefill of the same tokens.
+          Choose a block and a depth, then run. With measure on, the result is compared with a prefill.
         </Empty>
       </Box>
     );

@@ -90,8 +90,7 @@ export function planOf(client: Pick<Client, "parts">, part: SplicePart, draft: D
 
 /** Whether the results that are shown are of other settings than those that are set now. */
 export function differs(a: SpliceSettings, b: SpliceSettings): boolean {
-  const keys: (keyof SpliceSettings)[] = ["tool", "n_past", "repair", "budget", "k", "measure", "attention"];
-  return keys.some((key) => a[key] !== b[key]);
+  return (Object.keys(a) as (keyof SpliceSettings)[]).some((key) => a[key] !== b[key]);
 }
 
 export function keptDraft(client: Client): Signal<Draft> {

@@ -16,11 +16,7 @@ const TENSORS = [
   { value: "v", label: "V" },
   { value: "attention", label: "Attention" },
 ] as const;
-const MEASURES = [
-  { value: "relative", label: "relative" },
-  { value: "absolute", label: "absolute" },
-  { value: "signed", label: "signed" },
-] as const;
+const MEASURES = (["relative", "absolute", "signed"] as const).map((value) => ({ value, label: value }));
 const RANGES = [
   { value: "fixed", label: "fixed" },
   { value: "step", label: "this step" },

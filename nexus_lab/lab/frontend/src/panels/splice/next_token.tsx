@@ -1,4 +1,5 @@
 /** Probability of the next token on both paths: the likely ones on one scale, the rest on its own. */
+import { niceCeiling } from "../../canvas/strip";
 import { fixed, NONE } from "../../format";
 import type { SpliceRun } from "../../protocol";
 import { Box, Legend } from "../../ui";
@@ -16,10 +17,7 @@ export interface NextGroup {
 
 /** A round probability at or above `value`. */
 export function scaleFor(value: number): number {
-  if (value > 0.5) return 1;
-  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
-  const factor = [1, 2, 3, 5, 10].find((step) => step * power >= value) ?? 10;
-  return Number((factor * power).toPrecision(3));
+  return value > 0.5 ? 1 : niceCeiling(value, 1e-9);
 }
 
 /** The first four, and the others; each with a scale of its own. */
