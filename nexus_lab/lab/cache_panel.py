@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nexus_lab.agent import EventKind
-from nexus_lab.cache import Origin
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.cache_ops import Breakpoints, OpBook, OpCell
+from nexus_lab.lab.cache_view import (
+    TOKEN_STATES,
+    Memory,
+    arena_of,
+    counts_of,
+    segments_of,
+    slots_of,
+    token_states,
+)
 from nexus_lab.lab.fork import TurnLog, fork
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.wire import Reply, instant, job
@@ -21,18 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import polars as pl
-    from numpy.typing import NDArray
 
     from nexus_lab.agent import Event, Turn
     from nexus_lab.agent.conversation import Conversation
-    from nexus_lab.cache import CacheState, SlotUse
+    from nexus_lab.cache import CacheState
     from nexus_lab.lab.desk import Desk
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 
-TOKEN_STATES = ("computed", "spliced", "repaired", "dropped")
 POLICIES = ("full", "rolling_drop", "rolling_drop_repos")
-_DROPPED = TOKEN_STATES.index("dropped")
 _MOST_PIECES = 400
 T = TypeVar("T")
 
@@ -60,14 +65,6 @@ class _Branch:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    slots: tuple[SlotUse, ...] = ()
-    n_slots: int = 0
-    own: int | None = None
-    counters: tuple[tuple[str, int], ...] = ()
-
-
 class CachePanel(Panel):
     """Shows the live cache program and steps through it.
 
@@ -83,7 +80,7 @@ class CachePanel(Panel):
         self._log = TurnLog()
         self._breakpoints = Breakpoints()
         self._branches: tuple[_Branch, ...] = ()
-        self._memory = _Memory()
+        self._memory = Memory()
         self._seen: str | None = None
         self._revision = 0
 
@@ -100,12 +97,12 @@ class CachePanel(Panel):
             "ops": self.ops,
             "cursor": conversation.runner.cursor if conversation is not None else 0,
             "revision": self._revision_of(state),
-            "counts": _counts(state),
-            "slots": self._slots(memory, conversation),
+            "counts": counts_of(state),
+            "slots": slots_of(memory, state),
             "n_slots": memory.n_slots,
             "cells_used": desk.bar.used if desk.engine is not None else 0,
             "n_ctx": desk.engine.n_ctx if desk.engine is not None else 0,
-            "arena": _arena(dict(memory.counters)),
+            "arena": arena_of(memory),
             "breakpoints": self._breakpoints,
             "forks": self._branches,
             "policies": POLICIES,
@@ -147,8 +144,8 @@ class CachePanel(Panel):
         state = conversation.runner.snapshot.state if conversation is not None else None
         if conversation is None or state is None:
             return Reply({"n": 0, "segments": []}, (np.zeros(0, np.uint8), np.zeros(0, np.int32)))
-        segments = self._segments(conversation, len(state))
-        buffers = (_token_states(state), np.ascontiguousarray(state.positions, np.int32))
+        segments = segments_of(tuple(conversation.messages), self.ops, len(state))
+        buffers = (token_states(state), np.ascontiguousarray(state.positions, np.int32))
         return Reply({"n": len(state), "segments": segments}, buffers)
 
     @instant
@@ -274,7 +271,7 @@ class CachePanel(Panel):
         """Forget the program of the engine that is gone."""
         with self._lock:
             self._book.forget()
-        self._branches, self._memory = (), _Memory()
+        self._branches, self._memory = (), Memory()
         self.changed()
 
     # -- as a table and a page ----------------------------------------------------------------------------
@@ -373,7 +370,7 @@ class CachePanel(Panel):
             return
         runner = conversation.runner
         counters = {**runner.store.counters(), **{f"l0_{k}": v for k, v in runner.pool.counters().items()}}
-        self._memory = _Memory(
+        self._memory = Memory(
             runner.pool.listing(), counters["l0_n_slots"], runner.seq, tuple(counters.items())
         )
 
@@ -394,65 +391,3 @@ class CachePanel(Panel):
                 self._seen = now
                 self._revision += 1
             return self._revision
-
-    def _segments(self, conversation: Conversation, n: int) -> list[dict[str, Any]]:
-        """Return messages, and the tool blocks in them, as far as the state at the cursor reaches."""
-        cuts = [
-            (cell.logical - cell.tokens, cell.logical, f"block {cell.note.split(',')[0]}")
-            for cell in self.ops
-            if cell.kind == "splice"
-        ]
-        segments: list[dict[str, Any]] = []
-        for message in tuple(conversation.messages):
-            start = message.start
-            for first, last, label in cuts:
-                if message.start <= first < message.stop:
-                    segments.append({"start": start, "stop": first, "label": message.role})
-                    segments.append({"start": first, "stop": last, "label": label})
-                    start = last
-            segments.append({"start": start, "stop": message.stop, "label": message.role})
-        end = segments[-1]["stop"] if segments else 0
-        if end < n:
-            segments.append({"start": end, "stop": n, "label": "being added"})
-        clipped = [{**item, "stop": min(item["stop"], n)} for item in segments]
-        return [item for item in clipped if item["start"] < item["stop"]]
-
-    @staticmethod
-    def _slots(memory: _Memory, conversation: Conversation | None) -> list[dict[str, Any]]:
-        rows = []
-        for slot in memory.slots:
-            own = slot.seq == memory.own and conversation is not None
-            tokens = conversation.runner.snapshot.state.n_active if own and conversation else slot.n_plain
-            label = "this conversation" if own else "warm prefix" if slot.warm else "held"
-            rows.append(
-                {"seq": slot.seq, "tokens": tokens, "kind": "warm" if slot.warm else "live", "label": label}
-            )
-        return rows
-
-
-def _token_states(state: CacheState) -> NDArray[np.uint8]:
-    states: NDArray[np.uint8] = np.where(state.active, state.origin, np.uint8(_DROPPED)).astype(np.uint8)
-    return states
-
-
-def _counts(state: CacheState | None) -> dict[str, int]:
-    if state is None:
-        return dict.fromkeys(("active", "logical", "next_position", *TOKEN_STATES), 0)
-    found = np.bincount(_token_states(state), minlength=len(TOKEN_STATES))
-    assert [origin.name.lower() for origin in Origin] == list(TOKEN_STATES[:_DROPPED])  # noqa: S101 - one list
-    return {
-        "active": state.n_active,
-        "logical": len(state),
-        "next_position": state.next_position,
-        **{name: int(found[index]) for index, name in enumerate(TOKEN_STATES)},
-    }
-
-
-def _arena(counters: dict[str, int]) -> dict[str, Any]:
-    shown = ("snapshots", "chunks", "rows", "found", "missed", "declined", "chunks_evicted")
-    return {
-        "total": counters.get("arena_capacity_bytes", 0),
-        "given_out": counters.get("arena_used_bytes", 0),
-        "asked_for": counters.get("arena_requested_bytes", 0),
-        "counters": {name: counters[name] for name in shown if name in counters},
-    }

@@ -7,11 +7,11 @@ them; numbers and the names that the conventions define go into attributes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import Event, EventKind, Status, TurnRow
 from nexus_lab.lab.imports import BrokenTranscript, Imported
+from nexus_lab.lab.otlp_spans import OtlpSpan, kind_of, spans_of
 from nexus_lab.trace.text import plural
 
 if TYPE_CHECKING:
@@ -19,24 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["events_of_otlp"]
 
-_OPERATIONS = {
-    "chat": EventKind.GENERATE,
-    "text_completion": EventKind.GENERATE,
-    "generate_content": EventKind.GENERATE,
-    "execute_tool": EventKind.TOOL,
-    "embeddings": EventKind.EMBEDDINGS,
-    "retrieval": EventKind.RETRIEVAL,
-    "invoke_agent": EventKind.TURN,
-}
-_OPENINFERENCE = {
-    "LLM": EventKind.GENERATE,
-    "TOOL": EventKind.TOOL,
-    "EMBEDDING": EventKind.EMBEDDINGS,
-    "RETRIEVER": EventKind.RETRIEVAL,
-    "RERANKER": EventKind.RERANK,
-    "AGENT": EventKind.TURN,
-}
-_OWN = {"redecode": EventKind.REPAIR, "cache": EventKind.CACHE_OP}
 _ATTRIBUTES = {
     "gen_ai.request.model": "model",
     "gen_ai.response.model": "model",
@@ -72,23 +54,6 @@ _TEXTS = {
     "gen_ai.retrieval.query.text": "query",
 }
 _SILENT = ("gen_ai.operation.name", "openinference.span.kind", "nexus.name", "gen_ai.response.finish_reasons")
-_ERRORS = (2, "2", "STATUS_CODE_ERROR")
-_MOST_SPANS = 500_000
-
-
-@dataclass(slots=True)
-class _Span:
-    trace: str
-    id: str
-    parent: str
-    name: str
-    start: int
-    end: int
-    failed: bool
-    attributes: dict[str, Any]
-    moments: list[tuple[str, int, dict[str, Any]]]
-    kind: EventKind = EventKind.STEP
-    children: list[_Span] = field(default_factory=list)
 
 
 def events_of_otlp(documents: Sequence[Any]) -> Imported:
@@ -99,7 +64,7 @@ def events_of_otlp(documents: Sequence[Any]) -> Imported:
     BrokenTranscript
         Naming the span that is not as it should be.
     """
-    spans = [span for document in documents for span in _spans(document)]
+    spans = [span for document in documents for span in spans_of(document)]
     if not spans:
         raise BrokenTranscript("resourceSpans", "there is no span")
     roots = _linked(spans)
@@ -113,120 +78,13 @@ def events_of_otlp(documents: Sequence[Any]) -> Imported:
     )
 
 
-# -- reading ------------------------------------------------------------------------------------------------
-
-
-def _spans(document: Any) -> Iterator[_Span]:
-    count = 0
-    for i, resource in enumerate(_list(document, "resourceSpans", "document")):
-        at = f"resourceSpans[{i}]"
-        # The name that older exporters gave to the same list.
-        key = "scopeSpans" if "scopeSpans" in resource else "instrumentationLibrarySpans"
-        for j, scope in enumerate(_list(resource, key, at)):
-            for k, span in enumerate(_list(scope, "spans", f"{at}.{key}[{j}]")):
-                count += 1
-                if count > _MOST_SPANS:
-                    raise BrokenTranscript("resourceSpans", f"more than {_MOST_SPANS:,} spans")
-                yield _span(span, f"{at}.{key}[{j}].spans[{k}]")
-
-
-def _list(holder: Any, key: str, where: str) -> list[Any]:
-    values = holder.get(key, []) if isinstance(holder, dict) else None
-    if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
-        raise BrokenTranscript(f"{where}.{key}", "is no list of objects")
-    return values
-
-
-def _span(span: dict[str, Any], where: str) -> _Span:
-    names = (span.get("traceId"), span.get("spanId"))
-    if not all(isinstance(name, str) and name for name in names):
-        raise BrokenTranscript(where, "a span has a traceId and a spanId")
-    parent, name = span.get("parentSpanId"), span.get("name")
-    start = _time(span.get("startTimeUnixNano"), f"{where}.startTimeUnixNano")
-    status = span.get("status")
-    made = _Span(
-        trace=str(names[0]),
-        id=str(names[1]),
-        parent=parent if isinstance(parent, str) else "",
-        name=name if isinstance(name, str) else "span",
-        start=start,
-        end=max(start, _time(span.get("endTimeUnixNano", start), f"{where}.endTimeUnixNano")),
-        failed=isinstance(status, dict) and status.get("code") in _ERRORS,
-        attributes=_attributes(span, where),
-        moments=[
-            (
-                str(item.get("name", "event")),
-                _time(item.get("timeUnixNano", start), f"{where}.events[{number}].timeUnixNano"),
-                _attributes(item, f"{where}.events[{number}]"),
-            )
-            for number, item in enumerate(_list(span, "events", where))
-        ],
-    )
-    made.kind = _kind(made.name, made.attributes)
-    return made
-
-
-def _time(value: Any, where: str) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value) if len(value) < 20 else -1  # noqa: PLR2004 - what 64 bits hold
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise BrokenTranscript(where, "a time is a number of nanoseconds")
-    return value
-
-
-def _attributes(holder: dict[str, Any], where: str) -> dict[str, Any]:
-    found = {}
-    for number, item in enumerate(_list(holder, "attributes", where)):
-        key = item.get("key")
-        if not isinstance(key, str):
-            raise BrokenTranscript(f"{where}.attributes[{number}]", "an attribute has a key")
-        found[key] = _value(item.get("value"), f"{where}.attributes[{number}].value")
-    return found
-
-
-def _value(value: Any, where: str) -> Any:
-    if value is None or value == {}:
-        return None
-    if not isinstance(value, dict):
-        raise BrokenTranscript(where, 'a value is an object such as {"stringValue": ...}')
-    kind, inner = next(iter(value.items()))
-    if kind == "intValue":
-        try:
-            return int(inner)
-        except (TypeError, ValueError):
-            raise BrokenTranscript(where, f"{inner!r} is no whole number") from None
-    if kind == "arrayValue":
-        return [_value(item, where) for item in _list(inner, "values", where)]
-    if kind == "kvlistValue":
-        return {
-            str(item.get("key")): _value(item.get("value"), where) for item in _list(inner, "values", where)
-        }
-    if kind in ("stringValue", "boolValue", "doubleValue", "bytesValue"):
-        return inner
-    raise BrokenTranscript(where, f"{kind!r} is no kind of value")
-
-
-def _kind(name: str, attributes: dict[str, Any]) -> EventKind:
-    operation = attributes.get("gen_ai.operation.name")
-    if isinstance(operation, str) and operation in _OPERATIONS:
-        return _OPERATIONS[operation]
-    if name.startswith("nexus."):
-        own = name.removeprefix("nexus.")
-        if own in _OWN:
-            return _OWN[own]
-        if own in set(EventKind):
-            return EventKind(own)
-    said = attributes.get("openinference.span.kind")
-    return _OPENINFERENCE.get(said, EventKind.STEP) if isinstance(said, str) else EventKind.STEP
-
-
 # -- placing ------------------------------------------------------------------------------------------------
 
 
-def _linked(spans: list[_Span]) -> list[_Span]:
+def _linked(spans: list[OtlpSpan]) -> list[OtlpSpan]:
     """Give each span its children and return the roots by time; what goes in a circle is a root too."""
     by_id = {(span.trace, span.id): span for span in spans}
-    roots: list[_Span] = []
+    roots: list[OtlpSpan] = []
     for span in by_id.values():
         parent = by_id.get((span.trace, span.parent)) if span.parent else None
         (roots if parent is None or parent is span else parent.children).append(span)
@@ -245,7 +103,7 @@ def _linked(spans: list[_Span]) -> list[_Span]:
     return sorted(roots, key=lambda root: root.start)
 
 
-def _reach(root: _Span, reached: set[tuple[str, str]]) -> None:
+def _reach(root: OtlpSpan, reached: set[tuple[str, str]]) -> None:
     stack = [root]
     while stack:
         span = stack.pop()
@@ -254,7 +112,7 @@ def _reach(root: _Span, reached: set[tuple[str, str]]) -> None:
             stack.extend(span.children)
 
 
-def _all(root: _Span) -> Iterator[_Span]:
+def _all(root: OtlpSpan) -> Iterator[OtlpSpan]:
     stack = [root]
     while stack:
         span = stack.pop()
@@ -270,7 +128,7 @@ class _Writer:
         self.events: list[Event] = []
         self.turns = 0
 
-    def write(self, root: _Span) -> None:
+    def write(self, root: OtlpSpan) -> None:
         """Write a trace's spans, parents first; the outermost agent spans are its turns."""
         parent = None
         if not any(span.kind is EventKind.TURN for span in _all(root)):
@@ -278,7 +136,7 @@ class _Writer:
                 root.kind = EventKind.TURN
             else:
                 parent = self._turn(root, None)
-        stack: list[tuple[_Span, int | None, bool]] = [(root, parent, parent is not None)]
+        stack: list[tuple[OtlpSpan, int | None, bool]] = [(root, parent, parent is not None)]
         while stack:
             span, above, inside = stack.pop()
             if span.kind is EventKind.TURN and not inside:
@@ -288,7 +146,7 @@ class _Writer:
             self._moments(span, number)
             stack.extend((child, number, inside) for child in reversed(span.children))
 
-    def _turn(self, span: _Span, parent: int | None) -> int:
+    def _turn(self, span: OtlpSpan, parent: int | None) -> int:
         self.turns += 1
         row = _turn_row(span, self.turns)
         said = {"request": row.request, "answer": row.answer}
@@ -302,24 +160,24 @@ class _Writer:
             rows=(row,),
         )
 
-    def _plain(self, span: _Span, parent: int | None) -> int:
+    def _plain(self, span: OtlpSpan, parent: int | None) -> int:
         kind = EventKind.STEP if span.kind is EventKind.TURN else span.kind
         name = str(_named(span, "tool") or span.attributes.get("nexus.name") or span.name)
         return self._add(
             kind, name, parent, span, attributes=_facts(span), contents=_contents(span.attributes)
         )
 
-    def _moments(self, span: _Span, parent: int) -> None:
+    def _moments(self, span: OtlpSpan, parent: int) -> None:
         for name, when, attributes in span.moments:
-            point = _Span(
+            point = OtlpSpan(
                 span.trace, "", "", name, when, when, failed=False, attributes=attributes, moments=[]
             )
-            kind = _kind(name, attributes)
+            kind = kind_of(name, attributes)
             label = str(attributes.get("nexus.name") or name)
             self._add(kind, label, parent, point, attributes=_facts(point), contents=_contents(attributes))
 
     def _add(
-        self, kind: EventKind, name: str, parent: int | None, span: _Span, *, rows: Any = (), **said: Any
+        self, kind: EventKind, name: str, parent: int | None, span: OtlpSpan, *, rows: Any = (), **said: Any
     ) -> int:
         number = len(self.events) + 1
         self.events.append(
@@ -338,14 +196,14 @@ class _Writer:
         return number
 
 
-def _named(span: _Span, name: str) -> Any:
+def _named(span: OtlpSpan, name: str) -> Any:
     return next(
         (span.attributes[key] for key, to in _ATTRIBUTES.items() if to == name and key in span.attributes),
         None,
     )
 
 
-def _facts(span: _Span) -> dict[str, Any]:
+def _facts(span: OtlpSpan) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for key, value in span.attributes.items():
         if key in _ATTRIBUTES:
@@ -377,7 +235,7 @@ def _said(value: Any) -> Any:
         return value
 
 
-def _turn_row(root: _Span, number: int) -> TurnRow:
+def _turn_row(root: OtlpSpan, number: int) -> TurnRow:
     tools = [span for span in _all(root) if span.kind is EventKind.TOOL]
     tool = tools[0] if tools else None
     replies = [span for span in _all(root) if span.kind is EventKind.GENERATE]
@@ -413,7 +271,7 @@ def _seconds(*values: Any) -> float | None:
     return float(real[0]) if real else None
 
 
-def _spoken(spans: Sequence[_Span], key: str, *, first: bool) -> str | None:
+def _spoken(spans: Sequence[OtlpSpan], key: str, *, first: bool) -> str | None:
     """Return what was asked, or said, by the first span that holds it."""
     for span in spans:
         value = _contents(span.attributes).get(key)
