@@ -91,7 +91,7 @@ export interface ModelsPart {
   memory_free_bytes: number | null;
   folders: string[];
   /** Measured on this machine with the model that is loaded; null until it was measured. */
-  speed: { prefill_tps: number; decode_tps: number; n_tokens: number } | null;
+  speed: { prefill_tps: number; decode_tps: number; n_tokens: number; n_decoded?: number; n_runs?: number } | null;
 }
 /** Methods: `models.refresh {}`, `models.add_folder {path}`, `models.load {path, n_ctx?, threads?}`,
  * `models.unload {}`, `models.measure {}`, `models.estimate {n_ctx}` -> {rows: ModelRow[]} (memory at that length). */
@@ -159,7 +159,7 @@ export interface LoadReply {
 /** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
  * LoadReply; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
  * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.retry {name}` ->
- * LoadReply; `registry.stop {name}`. */
+ * LoadReply (`start` without path and text starts servers that are listed already); `registry.stop {name}`. */
 
 // -- routing -----------------------------------------------------------------------------------------------
 
@@ -445,9 +445,9 @@ export interface AgentPart {
   /** Why nothing can be asked yet. */
   missing: string | null;
 }
-/** Methods: `agent.ask {text}`, `agent.approve {allow, remember, arguments?}`, `agent.apply {settings}`,
- * `agent.new_conversation {}`, `agent.unqueue {index}`, `agent.turns {start, stop}` -> {turns: TurnCard[]} (places
- * from 0, `stop` not included). */
+/** Methods: `agent.ask {text}` -> {waiting: number} at once, `agent.approve {allow, remember, arguments?}`,
+ * `agent.apply {settings}`, `agent.new_conversation {}`, `agent.unqueue {index}`, `agent.turns {start, stop}` ->
+ * {turns: TurnCard[]} (places from 0, `stop` not included). */
 
 // -- session -----------------------------------------------------------------------------------------------
 
