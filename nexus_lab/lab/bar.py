@@ -51,6 +51,9 @@ class Bar:
         """Follow which stage of which turn is running."""
         if event.kind is EventKind.TURN:
             self._turn = (event.id, event.name) if event.duration_ns is None else None
+            self._stages.clear()
+            if event.duration_ns is None:
+                self._notice = None  # what was said of an earlier job
         elif event.kind in _STAGES:
             if event.duration_ns is None:
                 self._stages[event.id] = _STAGES[event.kind]
@@ -59,6 +62,11 @@ class Bar:
         used = event.attributes.get("cells_used")
         if isinstance(used, int):
             self.used = used
+
+    def hush(self) -> None:
+        """Take the line back."""
+        self._notice = None
+        self._desk.changed("bar")
 
     def tell(self, status: str, text: str) -> None:
         """Show a line to the user: ``ok``, ``warn`` or ``bad``."""

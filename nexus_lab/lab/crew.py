@@ -121,6 +121,7 @@ class Crew:
         finally:
             desk.bar.loading = False
         self.use_engine(engine, own=True)
+        desk.bar.hush()
         return engine
 
     def use_engine(self, engine: Engine, *, own: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
+import weakref
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -128,6 +131,7 @@ class Desk:
         self.panels: dict[str, Panel] = {}
         self.crew = Crew(self, n_ctx=n_ctx, contents=contents)
         self._make_panels()
+        _open.add(self)
         self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
 
     def __repr__(self) -> str:
@@ -270,6 +274,7 @@ class Desk:
         if self._closed:
             return
         self._closed = True
+        _open.discard(self)
         self.driver.close()
         self.side.close()
         for panel in self.panels.values():
@@ -354,3 +359,14 @@ def _outcome(ticket: Ticket[Any]) -> object:
 
 def _new_session() -> Path:
     return home() / "sessions" / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}.nexus"
+
+
+_open: weakref.WeakSet[Desk] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_records() -> None:
+    """Finish the records of desks that nobody closed; what they hold besides ends with the process."""
+    for desk in list(_open):
+        with suppress(Exception):
+            desk.crew.end_run()

@@ -127,6 +127,8 @@ class ModelsPanel(Panel):
     @job("loading the model")
     def load(self, path: str, n_ctx: int | None = None, threads: int | None = None) -> dict[str, Any]:
         """Load a model in the place of the one that is there; the conversation ends with it."""
+        if n_ctx is not None and n_ctx < 1:
+            raise BadRequest(f"n_ctx = {n_ctx}", next_step="choose at least 1")
         engine = self.desk.crew.load(path, n_ctx=n_ctx, threads=threads)
         return {"model": engine.info.name, "n_ctx": engine.n_ctx, "threads": engine.threads}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.arguments import tool_text
@@ -121,13 +123,19 @@ class RegistryPanel(Panel):
         problems: dict[str | None, list[Problem]] = {}
         for item in registry.problems:
             problems.setdefault(item.tool, []).append(item)
-        return [self._tool_row(tool, registry, problems.get(tool.name, ())) for tool in self._tools()]
+        owners = {id(tool): source.name for source in self.desk.sources.all for tool in source.tools}
+        return [
+            {
+                **self._tool_row(tool, registry, problems.get(tool.name, ())),
+                "server": owners.get(id(tool), tool.server or registry.name),
+            }
+            for tool in self._tools()
+        ]
 
     def _tool_row(self, tool: ToolSpec, registry: Registry, problems: Sequence[Problem]) -> dict[str, Any]:
         cost = self._facts.cost(tool)
         return {
             "name": self._shown_name(tool, registry),
-            "server": tool.server or registry.name,
             "read_only": tool.read_only,
             "description": tool.description[:_DESCRIPTION],
             "arguments": list(tool.properties),
@@ -192,7 +200,10 @@ class RegistryPanel(Panel):
     @job("reading tools", lane=Lane.SIDE)
     def load_text(self, text: str) -> dict[str, Any]:
         """Add the tools of a text; servers in it are listed, and none is started."""
-        return self._add(read_source(path=None, text=text))
+        found, names = read_source(path=None, text=text), {source.name for source in self.desk.sources.all}
+        numbers = (f"{found.name} {number}" for number in count(2))
+        name = found.name if found.name not in names else next(name for name in numbers if name not in names)
+        return self._add(replace(found, name=name))
 
     @job("reading servers", lane=Lane.SIDE)
     def list_servers(self, path: str | None = None, text: str | None = None) -> dict[str, Any]:
@@ -248,6 +259,8 @@ class RegistryPanel(Panel):
 
     def _add(self, found: Registry) -> dict[str, Any]:
         before = len(self._tools())
+        if not self.desk.sources.all:
+            self.desk.sources.name = found.name
         self.desk.sources.add_registry(found)
         self.desk.crew.compose()
         self.desk.crew.refit()

@@ -102,6 +102,16 @@ def test_texts_and_files_of_tools_are_added(ask, files_desk, tmp_path):
     path.write_text(LIST.replace("now", "later"))
     assert ask("registry.load_file", path=str(path))["added"] == 1
     assert {"now", "later", "fetch"} <= set(files_desk.registry.names)
+    assert ask("registry.load_text", text=LIST.replace("now", "soon"))["added"] == 1
+    rows = {row["name"]: row["server"] for row in files_desk.parts(["registry"])["registry"]["tools"]}
+    assert rows == {
+        "list_issues": "files",
+        "get_current_time": "files",
+        "fetch": "files",
+        "now": "pasted",
+        "later": "tools",
+        "soon": "pasted 2",
+    }
     eventually(lambda: files_desk.router is not None and "later" in files_desk.router.index)
 
 
