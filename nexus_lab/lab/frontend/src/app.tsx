@@ -120,6 +120,13 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
   const shown = only ?? client.panel.value;
   const entry = PANELS.find(({ name }) => name === shown) ?? PANELS[0]!;
 
+  // Who has no model yet begins with the models; decided once, when the kernel is first heard.
+  const heard = client.parts.bar.value !== null;
+  useEffect(() => {
+    const begins = client.panel.peek() === "registry" && client.parts.bar.peek()?.engine === "unloaded";
+    if (begins) client.panel.value = "models";
+  }, [heard]);
+
   useEffect(() => (root.current ? keepKeysFrom(root.current) : undefined), []);
 
   const onKeyDown = (event: KeyboardEvent) => {

@@ -38,7 +38,7 @@ function EngineState({ client, bar }: { client: Client; bar: BarPart | null }) {
   const [status, word] = ENGINE[bar.engine];
   const named = bar.engine === "busy" || bar.engine === "waiting";
   const said = named ? bar.holder ?? word : bar.holder ? `${word}: ${bar.holder}` : word;
-  const { progress } = bar;
+  const progress = bar.engine === "waiting" ? null : bar.progress;
   return (
     <>
       <StatusMark status={status}>{said}</StatusMark>
@@ -46,7 +46,8 @@ function EngineState({ client, bar }: { client: Client; bar: BarPart | null }) {
         <>
           <Progress label={progress.label} done={progress.done} total={progress.total} />
           <span class="num small">
-            {progress.label} {int(progress.done)}
+            {!said.includes(progress.label) && `${progress.label} `}
+            {int(progress.done)}
             {progress.total !== null && ` / ${int(progress.total)}`}
           </span>
         </>
@@ -59,28 +60,29 @@ export function Bar({ client }: { client: Client }) {
   const bar = client.parts.bar.value;
   return (
     <header class="bar">
-      {bar?.session && (
-        <span class="bar-item">
-          <span class="k">Session</span> <b class="clip">{bar.session}</b> {bar.run && <span class="mono">{bar.run}</span>}
-        </span>
-      )}
-      <span class="bar-item">
-        <span class="k">Model</span> <span class="clip">{bar?.model ?? "none"}</span>
-        {bar?.quantisation && <span class="mono">{bar.quantisation}</span>}
-      </span>
-      {bar && bar.context_total > 0 && (
-        <span class="bar-item">
-          <span class="k">Context</span>
-          <Meter label="Context used" value={bar.context_used} max={bar.context_total} />
-          <span class="num">
-            {int(bar.context_used)} / {int(bar.context_total)} tokens
+      <div class="bar-items">
+        {bar?.session && (
+          <span class="bar-item">
+            <span class="k">Session</span> <b class="clip">{bar.session}</b> {bar.run && <span class="mono">{bar.run}</span>}
           </span>
+        )}
+        <span class="bar-item">
+          <span class="k">Model</span> <span class="clip">{bar?.model ?? "none"}</span>
+          {bar?.quantisation && <span class="mono">{bar.quantisation}</span>}
         </span>
-      )}
-      <span class="bar-item">
-        <span class="k">Engine</span> <EngineState client={client} bar={bar} />
-      </span>
-      <span class="grow" />
+        {bar && bar.context_total > 0 && (
+          <span class="bar-item">
+            <span class="k">Context</span>
+            <Meter label="Context used" value={bar.context_used} max={bar.context_total} />
+            <span class="num">
+              {int(bar.context_used)} / {int(bar.context_total)} tokens
+            </span>
+          </span>
+        )}
+        <span class="bar-item">
+          <span class="k">Engine</span> <EngineState client={client} bar={bar} />
+        </span>
+      </div>
       <StopButton client={client} keys />
     </header>
   );

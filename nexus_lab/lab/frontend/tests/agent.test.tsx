@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { readArguments } from "../src/panels/agent/approval";
-import { nested } from "../src/panels/agent/spans";
+import { important, nested, spanWords } from "../src/panels/agent/spans";
 import { changesOf, describe as words } from "../src/panels/agent/settings";
 import type { SpanRow } from "../src/protocol";
 import { AGENT, BAR, fakeKernel, PARTS, WAITING_TURN } from "./fixtures";
@@ -196,6 +196,10 @@ describe("turns", () => {
     const span = (id: number, parent: number | null, kind: string, start_ms: number): SpanRow => ({ id, parent, name: kind, kind, status: "ok", start_ms, ms: 1, detail: "" });
     const rows = nested([span(1, null, "turn", 0), span(3, 1, "tool", 5), span(2, 1, "gate", 1), span(4, 2, "rerank", 2), span(9, 77, "drop", 9)]);
     expect(rows.map(({ id, depth }) => [id, depth])).toEqual([[2, 0], [4, 1], [3, 0], [9, 0]]);
+    expect(important(rows).map(({ id }) => id)).toEqual([2, 3, 9]);
+    expect(important(rows.map((row) => ({ ...row, status: "declined" })))).toHaveLength(4);
+    expect(spanWords({ ...rows[0]!, kind: "generate", name: "answer", detail: "32 tokens" })).toEqual(["respond", "answer, 32 tokens"]);
+    expect(spanWords({ ...rows[0]!, kind: "splice", name: "splice", detail: "" })).toEqual(["splice", ""]);
   });
 });
 

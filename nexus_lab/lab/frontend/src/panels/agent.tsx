@@ -97,7 +97,7 @@ function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined
           </dd>
           <dt>Prompt</dt>
           <dd class="num">
-            {int(turn.prompt_tokens)} tokens
+            {count(turn.prompt_tokens, "token")}
           </dd>
           <dt>Ran with</dt>
           <dd>{ranWith(turn.settings)}</dd>
@@ -181,6 +181,20 @@ function EarlierTurns({ client, before, places, draw }: {
   );
 }
 
+/** Speaks how a turn ended that was seen running. */
+function useTold(client: Client, turn: TurnCard | undefined): void {
+  const seen = useRef<number | null>(null);
+  useEffect(() => {
+    if (!turn) return;
+    if (turn.state === "running" || turn.state === "waiting") seen.current = turn.number;
+    else if (seen.current === turn.number) {
+      seen.current = null;
+      const what = turn.state === "called" ? `called ${turn.tool ?? "a tool"}` : turn.state;
+      client.say(`Turn ${turn.number}: ${what}, ${ms(turn.total_ms)}.`);
+    }
+  }, [turn?.number, turn?.state]);
+}
+
 export function AgentPanel({ client }: { client: Client }) {
   const part = client.parts.agent.value;
   const opened = client.kept<Readonly<Record<number, boolean>>>("agent.open", {});
@@ -188,6 +202,7 @@ export function AgentPanel({ client }: { client: Client }) {
   const first = useRef<number | null>(null);
   const before = part?.turns_before ?? 0;
   useEffect(() => part?.turns.forEach((turn, index) => places.set(before + index, turn)), [part?.turns]);
+  useTold(client, part?.turns[part.turns.length - 1]);
   if (!part) return <Empty title="Waiting for the kernel" />;
   const last = part.turns[part.turns.length - 1];
   // The last turn is shown open when the panel is first seen, and each that is seen running; none closes by itself.

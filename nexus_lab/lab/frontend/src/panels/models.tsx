@@ -24,7 +24,7 @@ function ModelsTable({ part, nCtx, chosen, onChoose }: { part: ModelsPart; nCtx:
       onSelect={(row) => onChoose(row.path)}
       height={520}
       columns={[
-        { head: "Model", class: "anywhere", cell: (row) => <><b>{row.name}</b> <span class="muted tiny">{row.source}</span></> },
+        { head: "Model", class: "anywhere", cell: (row) => <><b>{row.name}</b> {row.source !== row.name && <span class="muted tiny">{row.source}</span>}</> },
         { head: "Weights", class: "mono nowrap", cell: (row) => row.quantisation ?? NONE },
         { head: "Architecture", headClass: "opt", class: "opt", cell: (row) => row.architecture ?? NONE },
         {

@@ -1,7 +1,7 @@
 /** Which tool fits this request: the decision, its candidates, and the threshold tau. */
 import { useEffect } from "preact/hooks";
 import type { Client } from "../client";
-import { fixed, int, NONE } from "../format";
+import { fixed, NONE } from "../format";
 import type { DecisionRow, RoutingPart } from "../protocol";
 import { Box, Check, Empty, StatusMark, Table } from "../ui";
 import { CandidatesBox, DecisionBox, GATE_WORDS } from "./routing/decision";
@@ -24,7 +24,7 @@ function DecisionsBox({ client, part, shown }: { client: Client; part: RoutingPa
   return (
     <Box
       title="Decisions"
-      note={run ? `live, run ${run}` : int(part.decisions.length)}
+      note={run ? `live, run ${run}` : undefined}
       tools={
         <Check small checked={follow.value} onCheck={(checked) => (follow.value = checked)}>
           follow

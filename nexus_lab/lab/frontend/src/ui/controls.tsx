@@ -101,7 +101,7 @@ export function Select<T extends string>({ value, options, onPick, disabled, ...
 }
 
 /** Takes what was typed at Enter or when it is left; anything that is no number in range goes back. */
-export function NumberField({ value, onValue, min, max, step, digits = 0, disabled, width, empty, ...rest }: {
+export function NumberField({ value, onValue, min, max, step, digits = 0, disabled, width, empty, placeholder, ...rest }: {
   value: number | null;
   onValue: (value: number) => void;
   min?: number;
@@ -112,6 +112,7 @@ export function NumberField({ value, onValue, min, max, step, digits = 0, disabl
   width?: number | string;
   /** Called when the field was emptied; without it an empty field goes back. */
   empty?: () => void;
+  placeholder?: string;
   "aria-label"?: string;
 }) {
   const shown = value === null ? "" : value.toFixed(digits);
@@ -131,6 +132,7 @@ export function NumberField({ value, onValue, min, max, step, digits = 0, disabl
       type="number"
       aria-label={rest["aria-label"]}
       value={draft ?? shown}
+      placeholder={placeholder}
       min={min}
       max={max}
       step={step ?? "any"}

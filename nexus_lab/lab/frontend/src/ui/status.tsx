@@ -34,12 +34,17 @@ export function Note({ status = "none", title, class: extra, children }: {
 }
 
 /** A typed error with what to do next. */
-export function Problem({ error, children }: { error: ErrorInfo | null; children?: ComponentChildren }) {
+export function Problem({ error, status = "bad", children }: {
+  error: ErrorInfo | null;
+  /** "warn" for what was wanted, as a refusal is. */
+  status?: Status;
+  children?: ComponentChildren;
+}) {
   if (!error) return null;
   return (
-    <div class="note bad small" role="alert">
+    <div class={`note ${status} small`} role="alert">
       <div>
-        <StatusMark status="bad" wrap>
+        <StatusMark status={status} wrap>
           {error.message}
         </StatusMark>
       </div>

@@ -60,9 +60,11 @@ interface FormProps {
   now: Settings;
   set: (change: Draft) => void;
   part: AgentPart;
+  /** What "calibrated" stands for, once that is known. */
+  calibrated: number | null;
 }
 
-function MainFields({ now, set, part }: FormProps) {
+function MainFields({ now, set, part, calibrated }: FormProps) {
   const modes = part.schema_modes.map((mode) => ({ value: mode, label: schemaModeWords(mode) }));
   return (
     <>
@@ -83,7 +85,7 @@ function MainFields({ now, set, part }: FormProps) {
           <NumberField value={now.k} min={2} max={64} step={1} onValue={(k) => set({ k })} />
         </Field>
         <Field label={now.tau === null ? "τ, calibrated" : "τ"}>
-          <NumberField value={now.tau} min={0} step={0.0002} digits={4} onValue={(tau) => set({ tau })} empty={() => set({ tau: null })} />
+          <NumberField value={now.tau} min={0} step={0.0002} digits={4} placeholder={fixed(calibrated, 4)} onValue={(tau) => set({ tau })} empty={() => set({ tau: null })} />
         </Field>
       </div>
       <Field label="Ask before">
@@ -93,7 +95,7 @@ function MainFields({ now, set, part }: FormProps) {
   );
 }
 
-function MoreFields({ now, set }: FormProps) {
+function MoreFields({ now, set }: Pick<FormProps, "now" | "set">) {
   return (
     <details class="more">
       <summary class="small">More</summary>
@@ -145,8 +147,8 @@ export function SettingsBox({ client, part }: { client: Client; part: AgentPart 
   return (
     <Box title="Settings" note="from the next turn">
       <div class="stack close">
-        <MainFields now={now} set={set} part={part} />
-        <MoreFields now={now} set={set} part={part} />
+        <MainFields now={now} set={set} part={part} calibrated={client.parts.routing.value?.calibrated ?? null} />
+        <MoreFields now={now} set={set} />
         <div class="row">
           <Button disabled={names.length === 0 || apply.busy} onClick={() => void run()}>
             {names.length === 0 ? "Apply" : only ? `Apply ${only}` : `Apply ${names.length} changes`}

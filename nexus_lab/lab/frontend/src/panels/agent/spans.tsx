@@ -4,7 +4,16 @@ import { int, ms, NONE } from "../../format";
 import type { SpanRow, Status } from "../../protocol";
 import { Button, StatusMark } from "../../ui";
 
-const FIRST = 40;
+const MOST = 200;
+const STAGES: Record<string, string> = {
+  embeddings: "embed",
+  retrieval: "route",
+  rerank: "rerank",
+  arguments: "fill",
+  generate: "respond",
+  cache_op: "cache",
+  fidelity: "measure",
+};
 const MARKS: Record<SpanRow["status"], Status> = { running: "none", ok: "none", error: "bad", declined: "warn", cancelled: "warn" };
 
 export interface Nested extends SpanRow {
@@ -32,6 +41,17 @@ export function nested(spans: readonly SpanRow[]): Nested[] {
   return rows;
 }
 
+/** The stage in a word, and what else the span says. */
+export function spanWords({ kind, name, detail }: SpanRow): [string, string] {
+  const stage = STAGES[kind] ?? kind.replaceAll("_", " ");
+  return [stage, [name === stage ? "" : name, detail].filter(Boolean).join(", ")];
+}
+
+/** Stages, and what went wrong inside of them; the rest is shown when asked for. */
+export function important(rows: readonly Nested[]): Nested[] {
+  return rows.filter(({ depth, status }) => depth === 0 || (status !== "ok" && status !== "running"));
+}
+
 function look(span: SpanRow): string {
   if (span.ms === null) return "open";
   if (span.status === "declined" || span.status === "error") return "";
@@ -50,7 +70,8 @@ export function Spans({ spans, label }: { spans: readonly SpanRow[]; label: stri
   const running = spans.some((span) => span.ms === null);
   const end = Math.max(...spans.map((span) => span.start_ms + (span.ms ?? 0)));
   const total = Math.max(0.001, (end - begin) * (running ? 1.22 : 1));
-  const shown = all ? rows : rows.slice(0, FIRST);
+  const stages = important(rows);
+  const shown = (all ? rows : stages).slice(0, MOST);
   return (
     <>
       <div role="list" aria-label={label}>
@@ -58,26 +79,30 @@ export function Spans({ spans, label }: { spans: readonly SpanRow[]; label: stri
           const left = (100 * (span.start_ms - begin)) / total;
           const width = span.ms === null ? 100 - left : (100 * span.ms) / total;
           const status = MARKS[span.status];
+          const [stage, words] = spanWords(span);
           return (
             <div class="span" role="listitem" key={span.id}>
               <b class="clip" style={span.depth ? { paddingLeft: 10 * Math.min(4, span.depth), fontWeight: 400 } : undefined} title={span.name}>
-                {span.name}
+                {stage}
               </b>
               <div class="lane">
                 <i class={look(span)} style={{ left: `${left}%`, width: `${Math.min(width, 100 - left)}%` }} />
               </div>
-              <span class={`x ${status === "none" ? "muted" : ""}`} title={span.detail}>
-                {status === "none" ? span.detail : <StatusMark status={status}>{span.detail || span.status}</StatusMark>}
+              <span class={`x ${status === "none" ? "muted" : ""}`} title={words}>
+                {status === "none" ? words : <StatusMark status={status}>{words || span.status}</StatusMark>}
               </span>
               <span class="d num">{span.ms === null ? NONE : ms(span.ms)}</span>
             </div>
           );
         })}
       </div>
-      {rows.length > shown.length && (
-        <Button quiet class="tog" onClick={() => setAll(true)}>
-          {int(rows.length - shown.length)} more spans
-        </Button>
+      {rows.length > stages.length && (
+        <div>
+          <Button quiet class="tog" aria-expanded={all} onClick={() => setAll(!all)}>
+            {all ? "▾ stages only" : `▸ all ${int(rows.length)} spans`}
+          </Button>
+          {all && rows.length > MOST && <span class="small muted">the first {int(MOST)} are shown</span>}
+        </div>
       )}
     </>
   );

@@ -71,6 +71,7 @@ export function Turn({ client, turn, approval, open, onToggle }: {
   onToggle: (open: boolean) => void;
 }) {
   const live = turn.state === "running" || turn.state === "waiting";
+  const wanted = turn.state === "refused" || turn.state === "cancelled";
   const { splice } = turn;
   return (
     <details class={`turn ${live ? "on" : ""}`} open={open} onToggle={(event) => onToggle(event.currentTarget.open)}>
@@ -79,7 +80,7 @@ export function Turn({ client, turn, approval, open, onToggle }: {
         <div class="anywhere">
           <div class="q">{turn.request}</div>
           {turn.answer && <div class="a">{turn.answer}</div>}
-          {!open && turn.problem && <StatusMark status="bad" wrap>{turn.problem.message}</StatusMark>}
+          {!open && turn.problem && <StatusMark status={wanted ? "warn" : "bad"} wrap>{turn.problem.message}</StatusMark>}
         </div>
         <Meta turn={turn} />
       </summary>
@@ -87,7 +88,7 @@ export function Turn({ client, turn, approval, open, onToggle }: {
         <div class="spans">
           <Spans spans={turn.spans} label={`Spans of turn ${turn.number}`} />
           {turn.state === "running" && <RunningPart client={client} />}
-          <Problem error={turn.problem} />
+          <Problem error={turn.problem} status={wanted ? "warn" : "bad"} />
           {splice?.declined && <DeclineNote what="splice" decline={splice.declined} />}
           {splice && splice.dkl !== null && (
             <p class="small muted num">

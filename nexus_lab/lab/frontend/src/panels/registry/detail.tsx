@@ -89,7 +89,7 @@ export function DetailBox({ client, tool }: { client: Client; tool: ToolRow | nu
               what="exactly as the model sees it"
               size={detail.schema_tokens === null ? "" : `${count(detail.schema_tokens, "token")}${saved === null ? "" : `, signature −${percent(saved, 0)}`}`}
             />
-            <pre class="code schema" tabIndex={0} aria-label={`Schema of ${tool.name}`}>
+            <pre class="code wrap schema" tabIndex={0} aria-label={`Schema of ${tool.name}`}>
               {detail.schema}
             </pre>
             <Facts detail={detail} />

@@ -130,7 +130,7 @@ export function GateBox({ client, part, decision, draft }: { client: Client; par
     if (done !== null) client.say(`${names}: used from the next turn and kept in the profile.`);
   };
   return (
-    <Box title="Margin against τ" note={`${int(part.margins.length)} recorded decisions of this profile`}>
+    <Box title="Margin against τ" note={`${int(part.margins.length)} recorded decisions over these tools`}>
       {part.margins.length === 0 && (
         <Empty title="No decision is on record yet" tight>
           Route a request, or ask the agent; margins gather here.
@@ -151,7 +151,7 @@ export function GateBox({ client, part, decision, draft }: { client: Client; par
           {names ? `Apply ${names}` : "Apply"}
         </Button>
       </div>
-      {part.provenance && <p class="tiny muted anywhere">Calibrated: {part.provenance}</p>}
+      {part.provenance && <p class="tiny muted anywhere origin">Calibrated: {part.provenance}</p>}
       <Problem error={apply.problem} />
       <hr />
       <AtThisTau part={part} tau={draft.tau} />
