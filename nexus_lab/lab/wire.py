@@ -43,6 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "_nexus_handling"
 _SHOWN = 80
 _LARGEST_EXACT = 2**53
+_FIELDS: dict[type, tuple[str, ...]] = {}
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -196,36 +197,57 @@ def to_json(value: Any) -> Any:
         raise WireError("a value is nested without end", next_step="report this") from None
 
 
-def _plain(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value
-    if value is None or isinstance(value, bool):
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value, the usual ones first
+    kind = type(value)
+    if value is None or kind is bool:
         return value
+    if kind is str:
+        return value if value.isascii() else repair_text(value)
+    if kind is int:
+        return value if abs(value) <= _LARGEST_EXACT else str(value)
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind is dict:
+        return {repair_text(_key(name)): _plain(item) for name, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_plain(item) for item in value]
+    if isinstance(value, Ready):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in _field_names(kind)}
+    return _plain_scalar(value)
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return names
+
+
+def _plain_scalar(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, str):
         return repair_text(str(value))
     if isinstance(value, int | np.integer):
-        number = int(value)
-        return number if abs(number) <= _LARGEST_EXACT else str(number)
+        return _plain(int(value))
     if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
+        return _plain(float(value))
     if isinstance(value, np.bool_):
         return bool(value)
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+    if isinstance(value, PurePath):
+        return repair_text(str(value))
+    if isinstance(value, BaseException):
+        return error_info(value)
     return _plain_container(value)
 
 
-def _plain_container(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of value
-    if isinstance(value, Ready):
-        return value.value
+def _plain_container(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {repair_text(_key(name)): _plain(item) for name, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, BaseException):
-        return error_info(value)
-    if isinstance(value, PurePath):
-        return repair_text(str(value))
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
     if isinstance(value, AbstractSet):
         return sorted((_plain(item) for item in value), key=repr)
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview):
@@ -236,7 +258,7 @@ def _plain_container(value: Any) -> Any:  # noqa: PLR0911 - one line per kind of
 
 
 def _key(name: object) -> str:
-    return str(name.value if isinstance(name, Enum) else name)
+    return name if type(name) is str else str(name.value if isinstance(name, Enum) else name)
 
 
 def error_info(error: BaseException) -> dict[str, Any]:
