@@ -256,10 +256,18 @@ class AgentPanel(Panel):
 
     @instant
     def approve(
-        self, *, allow: bool, remember: bool = False, arguments: dict[str, Any] | None = None
+        self,
+        *,
+        allow: bool,
+        remember: bool = False,
+        arguments: dict[str, Any] | None = None,
+        id: int | None = None,  # noqa: A002 - the wire's
     ) -> None:
-        """Answer the call that waits; edited arguments are checked against the tool's schema first."""
-        self.approval.answer(allow=allow, remember=remember, arguments=arguments)
+        """Answer the call that waits; edited arguments are checked against the tool's schema first.
+
+        With the call's id the answer is for that call alone, and not for another that waits by now.
+        """
+        self.approval.answer(allow=allow, remember=remember, arguments=arguments, number=id)
 
     @instant
     def apply(self, settings: dict[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,12 @@ class Approval:
             return self._answer
 
     def answer(
-        self, *, allow: bool, remember: bool = False, arguments: Mapping[str, Any] | None = None
+        self,
+        *,
+        allow: bool,
+        remember: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        number: int | None = None,
     ) -> None:
         """Let the waiting call run, or refuse it.
 
@@ -109,16 +114,18 @@ class Approval:
             Do not ask again about this very tool, as long as the workbench is open.
         arguments
             What to run with instead; checked against the tool's schema.
+        number
+            Id of the call that is meant; ``None`` takes the one that waits.
 
         Raises
         ------
         BadRequest
-            When nothing waits.
+            When nothing waits, or another call does.
         ArgumentsRejected
             When the arguments break the schema; the call goes on waiting.
         """
         pending = self._pending
-        if pending is None:
+        if pending is None or number not in (None, pending.id):
             raise BadRequest("nothing waits for approval", next_step="it was answered or stopped already")
         if allow and arguments is not None:
             self._checked(pending.tool, arguments)

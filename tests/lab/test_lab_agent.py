@@ -149,7 +149,9 @@ def test_refusing_allowing_and_remembering(make_desk):
     refused = desk.ask("echo hello")
     eventually(lambda: _pending(desk))
     assert _pending(desk)["sources"] == {"text": "copied from turn 1"}
-    ask("agent.approve", allow=False, remember=False)
+    with pytest.raises(BadRequest):
+        ask("agent.approve", allow=True, remember=False, id=_pending(desk)["id"] + 1)
+    ask("agent.approve", allow=False, remember=False, id=_pending(desk)["id"])
     assert refused.get().outcome is TurnOutcome.REFUSED
     assert _card(desk)["problem"]["type"] == "ApprovalRefused"
     allowed = desk.ask("echo hello")

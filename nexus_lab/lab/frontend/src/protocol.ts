@@ -445,7 +445,7 @@ export interface AgentPart {
   /** Why nothing can be asked yet. */
   missing: string | null;
 }
-/** Methods: `agent.ask {text}` -> {waiting: number} at once, `agent.approve {allow, remember, arguments?}`,
+/** Methods: `agent.ask {text}` -> {waiting: number} at once, `agent.approve {allow, remember, arguments?, id?}`,
  * `agent.apply {settings}`, `agent.new_conversation {}`, `agent.unqueue {index}`, `agent.turns {start, stop}` ->
  * {turns: TurnCard[]} (places from 0, `stop` not included). */
 
