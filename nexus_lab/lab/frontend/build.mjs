@@ -1,4 +1,7 @@
-/** Bundles the views: `../static/widget.js` and `../static/widget.css`, or with `--dev` the page in `dev/`. */
+/**
+ * Bundles the views: `../static/widget.js` and `../static/widget.css` (with `--out` into another folder), or with
+ * `--dev` the page in `dev/`. The same source gives the same bytes.
+ */
 import { build } from "esbuild";
 import { statSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -35,7 +38,8 @@ if (process.argv.includes("--dev")) {
   });
   await build({ ...common, entryPoints: { style: "src/style/index.css" }, outdir: "dev/out", inject: [] });
 } else {
-  const out = join(here, "..", "static");
+  const to = process.argv.indexOf("--out");
+  const out = to < 0 ? join(here, "..", "static") : process.argv[to + 1];
   await build({
     ...common,
     entryPoints: { widget: "src/widget.tsx" },

@@ -13,7 +13,7 @@ import { RoutingPanel } from "./panels/routing";
 import { SessionPanel } from "./panels/session";
 import { SplicePanel } from "./panels/splice";
 import type { PanelName } from "./protocol";
-import { Dialog } from "./ui";
+import { Dialog, Empty } from "./ui";
 
 type Panel = (props: { client: Client }) => JSX.Element | null;
 
@@ -110,6 +110,20 @@ function Footer({ client, openKeys }: { client: Client; openKeys: () => void }) 
   );
 }
 
+/** Before the kernel was heard; in a notebook that is only read, none ever is. */
+function Waiting() {
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 5000);
+    return () => clearTimeout(timer);
+  }, []);
+  return late ? (
+    <Empty title="No kernel answers">Run the cell again to bring this view to life.</Empty>
+  ) : (
+    <Empty title="Waiting for the kernel" />
+  );
+}
+
 let views = 0;
 
 /** All panels behind tabs, or one of them alone where `only` is given. */
@@ -173,7 +187,7 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
         aria-label={only ? entry.title : undefined}
         tabIndex={-1}
       >
-        <entry.Panel client={client} />
+        {client.parts[entry.name].value === null ? <Waiting /> : <entry.Panel client={client} />}
       </div>
       <Footer client={client} openKeys={() => setKeys(true)} />
       <KeySheet open={keys} onClose={() => setKeys(false)} />

@@ -14,6 +14,9 @@ export interface WidgetModel {
   send(content: unknown): void;
 }
 
+/** Once a view is there, its comm is live; from then on an update says that it is not, as after a restart. */
+const GONE = ["comm:close", "comm_live_update", "destroy"];
+
 export function channelOf(model: WidgetModel): Channel {
   return {
     send: (message: ToKernel) => model.send(message),
@@ -23,11 +26,9 @@ export function channelOf(model: WidgetModel): Channel {
       return () => model.off("msg:custom", hear);
     },
     onClosed: (callback) => {
-      model.on("comm:close", callback);
-      model.on("destroy", callback);
+      for (const event of GONE) model.on(event, callback);
       return () => {
-        model.off("comm:close", callback);
-        model.off("destroy", callback);
+        for (const event of GONE) model.off(event, callback);
       };
     },
   };

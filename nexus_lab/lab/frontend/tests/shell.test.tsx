@@ -1,4 +1,5 @@
-import { describe, expect, it } from "vitest";
+import { act } from "preact/test-utils";
+import { describe, expect, it, vi } from "vitest";
 import { AGENT, BAR, fakeKernel, PARTS, PREFILL } from "./fixtures";
 import { button, change, click, field, mount, press, settle, type } from "./dom";
 
@@ -112,6 +113,26 @@ describe("shell", () => {
     const root = mount(kernel.client);
     await change(() => kernel.close());
     expect(root.querySelector(".bar")!.textContent).toContain("kernel gone");
+  });
+
+  it("says after a while that no kernel answers", async () => {
+    vi.useFakeTimers();
+    const root = mount(fakeKernel({}, {}).client);
+    expect(root.textContent).toContain("Waiting for the kernel");
+    await act(async () => void vi.advanceTimersByTime(5001));
+    expect(root.textContent).toContain("No kernel answers");
+    vi.useRealTimers();
+  });
+
+  it("begins with the models where none is loaded, and stays where the user went", async () => {
+    const unloaded = { ...BAR, engine: "unloaded" as const };
+    const kernel = fakeKernel({}, {});
+    const root = mount(kernel.client);
+    await change(() => kernel.push({ ...PARTS, bar: unloaded }));
+    expect(selected(root)).toBe("Models");
+    await change(() => (kernel.client.panel.value = "registry"));
+    await change(() => kernel.push({ bar: { ...unloaded, context_used: 1 } }));
+    expect(selected(root)).toContain("Registry");
   });
 
   it("shows one panel alone without tabs", () => {

@@ -203,7 +203,7 @@ export function AgentPanel({ client }: { client: Client }) {
   const before = part?.turns_before ?? 0;
   useEffect(() => part?.turns.forEach((turn, index) => places.set(before + index, turn)), [part?.turns]);
   useTold(client, part?.turns[part.turns.length - 1]);
-  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (!part) return null;
   const last = part.turns[part.turns.length - 1];
   // The last turn is shown open when the panel is first seen, and each that is seen running; none closes by itself.
   first.current ??= last?.number ?? -1;

@@ -220,7 +220,7 @@ export function ModelsPanel({ client }: { client: Client }) {
   const asked = wanted === null || wanted === part?.n_ctx ? null : { n_ctx: wanted };
   // Where it cannot be told, the table keeps the length that is set, and says so.
   const [estimate] = useReply<{ rows: ModelRow[] }>(client, "models.estimate", asked, part?.rows);
-  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (!part) return null;
   const chosen = part.rows.find(({ path }) => path === picked.value) ?? part.rows.find(({ loaded }) => loaded) ?? part.rows[0] ?? null;
   return (
     <div class="cols mdl">

@@ -1,6 +1,5 @@
 /** Which tools exist, what each costs in tokens, and what its schema says. */
 import type { Client } from "../client";
-import { Empty } from "../ui";
 import { DetailBox } from "./registry/detail";
 import { LoadBox } from "./registry/load";
 import { ServersColumn } from "./registry/servers";
@@ -10,7 +9,7 @@ export function RegistryPanel({ client }: { client: Client }) {
   const part = client.parts.registry.value;
   const server = client.kept<string | null>("registry.server", null);
   const chosen = client.kept<string | null>("registry.tool", null);
-  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (!part) return null;
   const known = part.servers.some(({ name }) => name === server.value) ? server.value : null;
   return (
     <div class="cols reg">

@@ -72,7 +72,7 @@ export function RoutingPanel({ client }: { client: Client }) {
     if (draftTau.peek() === part?.tau) draftTau.value = null;
     if (draftK.peek() === part?.top_k) draftK.value = null;
   }, [part?.tau, part?.top_k]);
-  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (!part) return null;
 
   const newest = part.decisions[0] ?? null;
   const shown = follow.value ? newest : part.decisions.find(({ id }) => id === chosen.value) ?? newest;

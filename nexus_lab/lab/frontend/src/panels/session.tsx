@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { Client } from "../client";
 import { bytes, int } from "../format";
 import type { ExportReply, Redaction, RunRow, SessionPart } from "../protocol";
-import { Box, Button, Check, Empty, Field, Note, Problem, Select, StatusMark, useAction } from "../ui";
+import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction } from "../ui";
 import { CompareBox } from "./session/compare";
 import type { Choice } from "./session/pairs";
 import { RunsBox } from "./session/runs";
@@ -90,7 +90,7 @@ export function SessionPanel({ client }: { client: Client }) {
   const part = client.parts.session.value;
   const choice = client.kept<Choice>("session.choice", { a: null, b: null });
   const picked = client.kept<string | null>("session.run", null);
-  if (!part) return <Empty title="Waiting for the kernel" />;
+  if (!part) return null;
   const known = (run: string | null) => part.runs.find((row) => row.run === run) ?? null;
   const chosen = known(picked.value) ?? part.runs.find(({ live }) => live) ?? part.runs[0] ?? null;
   const compared = [known(choice.value.a), known(choice.value.b)];

@@ -121,7 +121,9 @@ function MoreFields({ now, set }: Pick<FormProps, "now" | "set">) {
           re-pack positions after a drop
         </Check>
         <Check checked={now.shadow} onCheck={(shadow) => set({ shadow })}>
-          measure D<sub>KL</sub> of splices <span class="muted">(shadow prefill)</span>
+          <span>
+            measure D<sub>KL</sub> of splices <span class="muted">(shadow prefill)</span>
+          </span>
         </Check>
       </div>
     </details>
