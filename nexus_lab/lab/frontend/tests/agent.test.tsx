@@ -24,7 +24,7 @@ describe("approval", () => {
   it("runs once", async () => {
     const { kernel, root } = open();
     await click(button(root, "Run once"));
-    expect(kernel.asked("agent.approve")).toEqual([{ allow: true, remember: false }]);
+    expect(kernel.asked("agent.approve")).toEqual([{ id: 7, allow: true, remember: false }]);
   });
 
   it("is sent once, even if pressed twice", async () => {
@@ -39,14 +39,14 @@ describe("approval", () => {
     const { kernel, root } = open();
     await click(field(root, /^allow issue_write/) as unknown as HTMLElement);
     await click(button(root, "Run once"));
-    expect(kernel.asked("agent.approve")).toEqual([{ allow: true, remember: true }]);
+    expect(kernel.asked("agent.approve")).toEqual([{ id: 7, allow: true, remember: true }]);
   });
 
   it("refuses, and a refusal is never remembered", async () => {
     const { kernel, root } = open();
     await click(field(root, /^allow issue_write/) as unknown as HTMLElement);
     await click(button(root, "Refuse"));
-    expect(kernel.asked("agent.approve")).toEqual([{ allow: false, remember: false }]);
+    expect(kernel.asked("agent.approve")).toEqual([{ id: 7, allow: false, remember: false }]);
   });
 
   it("sends edited arguments, and sends nothing while they are no object", async () => {
@@ -61,7 +61,7 @@ describe("approval", () => {
     expect(box().getAttribute("aria-invalid")).toBe("true");
     await type(box(), '{"issue_number": 483}');
     await click(button(root, "Run once"));
-    expect(kernel.asked("agent.approve")).toEqual([{ allow: true, remember: false, arguments: { issue_number: 483 } }]);
+    expect(kernel.asked("agent.approve")).toEqual([{ id: 7, allow: true, remember: false, arguments: { issue_number: 483 } }]);
   });
 
   it("shows what the kernel has against the arguments", async () => {

@@ -62,10 +62,10 @@ export function Approval({ client, request }: { client: Client; request: Request
 
   const run = () => {
     setWrong(null);
-    if (draft === null) return void answer.run({ allow: true, remember });
+    if (draft === null) return void answer.run({ id: request.id, allow: true, remember });
     const read = readArguments(draft);
     if ("error" in read) return setWrong(read.error);
-    void answer.run({ allow: true, remember, arguments: read.value });
+    void answer.run({ id: request.id, allow: true, remember, arguments: read.value });
   };
   const original = JSON.stringify(request.arguments, null, 2);
   return (
@@ -111,7 +111,7 @@ export function Approval({ client, request }: { client: Client; request: Request
             Undo edits
           </Button>
         )}
-        <Button disabled={answer.busy} onClick={() => void answer.run({ allow: false, remember: false })}>
+        <Button disabled={answer.busy} onClick={() => void answer.run({ id: request.id, allow: false, remember: false })}>
           Refuse
         </Button>
         <span class="grow" />
