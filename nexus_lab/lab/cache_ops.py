@@ -83,6 +83,19 @@ class OpCell:
     stops: tuple[Stop, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """What the program itself says of an operation; kept, so that its states need not be."""
+
+    op: CacheOp
+    state_id: str
+    tokens: int
+    active: int
+    logical: int
+    position: int
+    next_position: int
+
+
 @dataclass(slots=True)
 class _Note:
     """What was heard of the operation that led to a state."""
@@ -104,7 +117,8 @@ class OpBook:
 
     def __init__(self) -> None:
         self._notes: dict[str, _Note] = {}
-        self._prefixes: list[CacheProgram] = [CacheProgram()]
+        self._facts: list[_Fact] = []
+        self._known = CacheProgram()
         self._turn: int | None = None
         self._last: _Note | None = None
         self._spliced: _Note | None = None
@@ -133,10 +147,11 @@ class OpBook:
 
     def cells(self, timeline: CacheProgram, breakpoints: Breakpoints) -> tuple[OpCell, ...]:
         """Return the operations of `timeline`, with the breakpoints that stop there."""
-        prefixes = self._prefixes_of(timeline)
+        facts = self._facts_of(timeline)
+        parents = (None, *(fact.state_id for fact in facts))
         return tuple(
-            self._cell(index, op, prefixes[index - 1], prefixes[index], breakpoints)
-            for index, op in enumerate(timeline.ops, start=1)
+            self._cell(index, fact, parent, breakpoints)
+            for index, (fact, parent) in enumerate(zip(facts, parents, strict=False), start=1)
         )
 
     def forget(self) -> None:
@@ -215,24 +230,21 @@ class OpBook:
 
     # -- showing ------------------------------------------------------------------------------------------
 
-    def _prefixes_of(self, timeline: CacheProgram) -> list[CacheProgram]:
-        """Return the prefixes of `timeline`, made anew only from where it differs from the last one."""
-        kept = self._prefixes
-        same = 0
-        last = kept[-1].ops
-        while same < min(len(last), len(timeline.ops)) and last[same] is timeline.ops[same]:
+    def _facts_of(self, timeline: CacheProgram) -> list[_Fact]:
+        """Return the facts of each operation, gathered anew only from where `timeline` is another one."""
+        known, same = self._known.ops, 0
+        while same < min(len(known), len(timeline.ops)) and known[same] is timeline.ops[same]:
             same += 1
-        prefixes = kept[: same + 1]
+        del self._facts[same:]
+        program = self._known if same == len(known) else timeline.prefix(same)
         for op in timeline.ops[same:]:
-            prefixes.append(prefixes[-1].then(op))
-        self._prefixes = prefixes
-        return prefixes
+            before, program = program, program.then(op)
+            self._facts.append(_fact(op, before, program))
+        self._known = program
+        return self._facts
 
-    def _cell(
-        self, index: int, op: CacheOp, before: CacheProgram, after: CacheProgram, breakpoints: Breakpoints
-    ) -> OpCell:
-        note = self._notes.get(after.id) or _Note()
-        state = after.layout
+    def _cell(self, index: int, fact: _Fact, parent: str | None, breakpoints: Breakpoints) -> OpCell:
+        note = self._notes.get(fact.state_id) or _Note()
         reasons = set(note.reasons)
         if note.dkl is not None and note.dkl > breakpoints.epsilon:
             reasons.add("dkl")
@@ -240,22 +252,35 @@ class OpBook:
         order: tuple[Stop, ...] = ("gate", "declined", "dkl", "failed")
         return OpCell(
             index=index,
-            kind=op.kind.value,
-            tokens=_size(op, before.layout, state),
+            kind=fact.op.kind.value,
+            tokens=fact.tokens,
             note=f"{note.tool}, {note.note}" if note.tool else note.note,
-            detail=_detail(op, before.layout, state, anchored=note.anchored),
+            detail=_detail(fact, anchored=note.anchored),
             turn=note.turn,
-            state_id=after.id,
-            parent_id=before.id if index > 1 else None,
-            active=state.n_active,
-            logical=len(state),
-            next_position=state.next_position,
+            state_id=fact.state_id,
+            parent_id=parent,
+            active=fact.active,
+            logical=fact.logical,
+            next_position=fact.next_position,
             seconds=note.seconds,
             dkl=note.dkl,
             noise_floor=note.noise_floor,
             declined=note.declined,
             stops=tuple(reason for reason in order if reason in reasons and reason in on),
         )
+
+
+def _fact(op: CacheOp, before: CacheProgram, after: CacheProgram) -> _Fact:
+    state = after.layout
+    return _Fact(
+        op=op,
+        state_id=after.id,
+        tokens=_size(op, before.layout, state),
+        active=state.n_active,
+        logical=len(state),
+        position=before.layout.next_position,
+        next_position=state.next_position,
+    )
 
 
 def _size(op: CacheOp, before: CacheState, after: CacheState) -> int:
@@ -270,11 +295,11 @@ def _size(op: CacheOp, before: CacheState, after: CacheState) -> int:
             return len(op.tokens)
 
 
-def _detail(op: CacheOp, before: CacheState, after: CacheState, *, anchored: bool | None) -> str:
-    at = f"positions {count(before.next_position)} to {count(after.next_position - 1)}"
-    match op:
+def _detail(fact: _Fact, *, anchored: bool | None) -> str:
+    at = f"positions {count(fact.position)} to {count(fact.next_position - 1)}"
+    match fact.op:
         case Splice(_, _, anchor):
-            shift = before.next_position - anchor
+            shift = fact.position - anchor
             if anchored:
                 return f"{at}; anchored: the tokens before it are those it was compiled behind"
             moved = (
@@ -282,11 +307,10 @@ def _detail(op: CacheOp, before: CacheState, after: CacheState, *, anchored: boo
             )
             return f"{at}; {moved}"
         case Repair(selection):
-            last = len(selection) - 1
-            return f"logical {count(selection[0])} to {count(selection[last])}" if selection else "nothing"
+            return f"logical {count(selection[0])} to {count(selection[-1])}" if selection else "nothing"
         case Drop(ranges):
             return f"{plural(len(ranges), 'range')}; positions of the others stay"
         case Repos():
-            return f"next position {count(before.next_position)} → {count(after.next_position)}"
+            return f"next position {count(fact.position)} → {count(fact.next_position)}"
         case _:
-            return at if op.tokens else "nothing"
+            return at if fact.tokens else "nothing"

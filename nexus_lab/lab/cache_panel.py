@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -334,9 +333,6 @@ class CachePanel(Panel):
             return "CachePanel(no program yet)"
         back = f", looking back from {here.of}" if here.cursor < here.of else ""
         return f"CachePanel(op {here.cursor} of {here.of}{back})"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
     # -- within -------------------------------------------------------------------------------------------
 

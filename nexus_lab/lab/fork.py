@@ -160,16 +160,20 @@ def fork(desk: Desk, log: TurnLog, at: int, settings: Mapping[str, Any]) -> Fork
         raise ForkError(f"there is no operation {at}", next_step=f"choose 0 to {len(timeline)}")
     changes = profile_changes(settings)
     ask_before = changes.pop("ask_before", desk.ask_before)
-    desk.profile.changed(**changes)  # complains before anything is touched
+    profile = desk.profile.changed(**changes)  # complains before anything is touched
     points = log.points(conversation)
     kept = tuple(point for point in points if point.n_said <= at)
     later = points[len(kept) :]
     n_kept, base = _place(conversation, kept, at)
     parent = desk.recorder.run if desk.recorder is not None else None
-    desk.change_profile(**changes, ask_before=ask_before)
-    agent.profile = desk.profile
     mark = Mark(timeline.prefix(n_kept), base.transcript, base.messages)
-    agent.return_to(mark, n_history=kept[-1].n_history if kept else 0, turn=kept[-1].turn if kept else 0)
+    before, agent.profile = agent.profile, profile
+    try:
+        agent.return_to(mark, n_history=kept[-1].n_history if kept else 0, turn=kept[-1].turn if kept else 0)
+    except BaseException:
+        agent.profile = before
+        raise
+    desk.change_profile(**changes, ask_before=ask_before)
     log.cut(len(kept))
     rest = timeline.ops[n_kept:]
     note = f"fork of {parent or 'an unrecorded run'} at op {n_kept}"

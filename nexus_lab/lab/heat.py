@@ -20,7 +20,9 @@ VIK = ("001261", "033e7d", "1e6f9d", "71a8c4", "c9dde7", "eacebd", "d39774", "be
 _CELL = 14
 _LEFT = 56
 _SHARE = 0.98  # of the cells that the range covers
-_RAMP = 24
+_RAMP = 16
+# A table of more values makes a page heavy and is not read; the panel's frame has them all.
+_MOST_IN_TABLE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class _Stop:
 
 @dataclass(frozen=True, slots=True)
 class HeatFigure:
-    """Layers from left to right, heads from top to bottom, and the same values as a table."""
+    """Layers from left to right, heads from top to bottom; few enough values stand in a table too."""
 
     cells: tuple[_Cell, ...]
     heads: tuple[_Label, ...]
@@ -64,6 +66,11 @@ class HeatFigure:
     left: int
     width: int
     height: int
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether a cell has no value, or one outside the range."""
+        return any(cell.mark or not cell.colour for cell in self.cells)
 
 
 def colour_at(share: float, stops: Sequence[str]) -> str:
@@ -120,7 +127,9 @@ def heat_figure(
         heads=heads,
         ticks=ticks,
         ramp=ramp,
-        table=tuple(tuple(_short(value) for value in row) for row in values),
+        table=tuple(tuple(_short(value) for value in row) for row in values)
+        if values.size <= _MOST_IN_TABLE
+        else (),
         low=_short(low),
         high=_short(high),
         words=_words(values),
@@ -133,7 +142,7 @@ def heat_figure(
 def _cell(values: NDArray[Any], layer: int, row: int, limits: tuple[float, float], *, signed: bool) -> _Cell:
     value = float(values[layer, row])
     x, y = _LEFT + layer * _CELL, row * _CELL
-    words = f"layer {layer}, head {row}: "
+    words = f"{layer}, {row}: "
     if not math.isfinite(value):
         return _Cell(x, y, "", words + "no value")
     low, high = limits

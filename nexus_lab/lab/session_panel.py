@@ -61,6 +61,7 @@ class SessionPanel(Panel):
         self._started: str | None = None
         self._settings: dict[str, Any] = {}
         self._note = ""
+        self._in_turn = False
         self._refresh_later()
 
     # -- what views show ----------------------------------------------------------------------------------
@@ -282,13 +283,14 @@ class SessionPanel(Panel):
         self._last_event = time.monotonic()
         live = self._live
         if event.kind is EventKind.TURN:
-            if event.duration_ns is None:
+            self._in_turn = event.duration_ns is None
+            if self._in_turn:
                 live.turns += 1
                 live.requests = (*live.requests, str(event.contents.get("request", "")))
             elif event.status is Status.ERROR:
                 live.failed += 1
             self.changed()
-        for row in event.rows:
+        for row in event.rows if self._in_turn else ():
             if isinstance(row, FidelityRow):
                 live.saw(row.dkl, declined=row.decline is not None)
 

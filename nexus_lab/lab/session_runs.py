@@ -212,7 +212,8 @@ def _row(session: Session, run: Run) -> RunRow:
     part = session_of_run(session, run.id)
     spans = part.events.filter(pl.col("kind") == "turn").select(pl.len()).collect().item()
     failed = part.turns.filter(pl.col("outcome") == "failed").select("problem", "tool").collect()
-    fidelity = part.fidelity.select("dkl", "decline_code").collect()
+    in_turns = part.fidelity.filter(pl.col("turn").is_not_null())  # trials of the Splice panel are none
+    fidelity = in_turns.select("dkl", "decline_code").collect()
     declined = fidelity["decline_code"].count()
     worst = fidelity["dkl"].max()
     imported = IMPORTED_FROM in run.settings

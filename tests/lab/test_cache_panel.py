@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from told_tools import ask, settle, told_desk
 
-from nexus_lab.agent import TurnOutcome
-from nexus_lab.errors import NexusError
+from nexus_lab.agent import EventKind, TurnOutcome
+from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.lab.fork import ForkError
 from nexus_lab.lab.wire import to_json
 from nexus_lab.routing.base import Outcome
@@ -257,3 +257,69 @@ def test_slots_arena_and_page(desk):
     assert panel.to_frame().height == len(part["ops"])
     assert np.isfinite(panel.to_frame()["seconds"].to_numpy()).all()
     assert "Cache program" in panel.to_html()
+
+
+def reply_of(desk, method, **params):
+    """Send a request as a view does, and wait for what comes back."""
+    answers = []
+    desk.handle(method, params, answers.append)
+    settle(desk)
+    (answer,) = answers
+    return answer
+
+
+def test_views_reach_the_panel_by_messages(desk):
+    assert isinstance(reply_of(desk, "cache.goto", n=1), NexusError)
+    ask(desk)
+    n = len(desk.panels["cache"].ops)
+    assert to_json(reply_of(desk, "cache.goto", n=1)) == {"cursor": 1, "of": n, "stops": []}
+    assert reply_of(desk, "cache.state").result["n"] == desk.panels["cache"].ops[0].logical
+    assert len(reply_of(desk, "cache.pieces", start=0, stop=3)["pieces"]) == 3
+    assert to_json(reply_of(desk, "cache.set_breakpoints", gate=False))["gate"] is False
+    assert isinstance(reply_of(desk, "cache.goto", n="1"), NexusError)
+    assert isinstance(reply_of(desk, "cache.goto", n=n + 1), NexusError)
+    assert reply_of(desk, "cache.next_breakpoint").cursor == n
+    forked = to_json(reply_of(desk, "cache.fork", at=n, settings={"k": 5, "tau": None}))
+    assert (forked["rerun_ops"], forked["rerun_tokens"]) == (0, 0)
+    assert desk.profile.k == 5
+
+
+def test_a_fork_that_is_stopped_keeps_conversation_and_settings(desk, monkeypatch):
+    panel = desk.panels["cache"]
+    ask(desk)
+    before = [cell.state_id for cell in panel.ops]
+
+    def stopped(_n):
+        raise Cancelled("stopped")
+
+    monkeypatch.setattr(desk.agent.live.runner, "goto", stopped)
+    with pytest.raises(Cancelled):
+        panel.fork(1, {"k": 6})
+    monkeypatch.undo()
+    assert [cell.state_id for cell in panel.ops] == before
+    assert desk.profile.k == 4
+    assert desk.recorder.run == "r-001"
+    assert ask(desk, "Say hello again").outcome is TurnOutcome.CALLED
+
+
+def test_stopping_a_fork_ends_the_row_of_requests(desk):
+    panel = desk.panels["cache"]
+    for text in ("Say hello", "Say hello again", "Say hello at last"):
+        ask(desk, text)
+    calls = []
+
+    class Stopper:
+        def on_event(self, event):
+            if event.kind is EventKind.PREFILL and event.duration_ns is None and event.name == "user":
+                calls.append(event.id)
+                desk.stop()
+
+    stopper = Stopper()
+    desk.agent.emitter.add(stopper)
+    panel.fork(0, {})
+    settle(desk)
+    desk.agent.emitter.remove(stopper)
+    assert len(calls) == 1
+    assert desk.panels["agent"].turns[-1].state == "cancelled"
+    assert "2 requests not asked again" in desk.bar.part()["notice"]["text"]
+    assert ask(desk, "Say hello").outcome is TurnOutcome.CALLED

@@ -13,11 +13,11 @@ from nexus_lab.lab import splice_trial
 from nexus_lab.lab.splice_parts import TrialError, block_tokens, trial_parts
 from nexus_lab.lab.splice_records import SpliceSettings
 from nexus_lab.lab.wire import to_json
-from nexus_lab.trace import read_session
+from nexus_lab.trace import export, read_session
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("nexus_home")]
 
-LONG = "Say it again. " + " ".join(f"Part {n} of the text comes back as it was given." for n in range(6))
+LONG = "Say it again. " + " ".join(f"Part {n} of the text comes back as it was given." for n in range(4))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def n_context(desk):
 
 
 def settings(**changes):
-    return SpliceSettings(**{"tool": "echo", "n_past": 120, "repair": "leading", "budget": 0.25, **changes})
+    return SpliceSettings(**{"tool": "echo", "n_past": 80, "repair": "leading", "budget": 0.25, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +267,7 @@ def test_splices_of_turns_are_listed_and_trials_recorded(bundled_engine, tmp_pat
     assert set(drift["tensor"]) == {"k", "v"}
     assert drift["step"].max() == len(trial.steps)
     assert session.fidelity.collect()["contract"].to_list()[-1] == "trial"
+    assert export(session, "html", tmp_path / "report.html").stat().st_size > 0
 
 
 def test_the_table_has_a_row_for_every_value(panel):

@@ -214,8 +214,8 @@ def test_the_splice_fragment_gives_values_beside_colours():
     found = Reader(text)
     assert "0.0082 nats over 41 positions; noise floor 0.0052" in found.text
     assert found.tags.count("figure") == 3
-    assert found.text.count("layer 17, head 2: ") == 3
-    assert "layer 4, head 2: no value" in found.text
+    assert found.text.count("17, 2: ") == 3
+    assert "4, 2: no value" in found.text
     declined = splice_fragment(trial(declined=Decline("m_rope", "three axes", "full prefill")), [], None)
     assert "three axes" in declined
     assert "<figure" not in declined
@@ -242,6 +242,9 @@ def test_a_heatmap_marks_what_is_missing_or_beyond():
     assert [cell.colour for cell in figure.cells].count("") == 1
     assert sum(bool(cell.mark) for cell in figure.cells) == (values > 0.8).sum()
     assert figure.table[1][1] == "–"
+    assert figure.has_marks
+    assert not heat_figure(np.ones((40, 20)), signed=False, limits=(0, 1)).has_marks
+    assert heat_figure(np.ones((40, 20)), signed=False).table == ()
     signed = heat_figure(values - 0.5, signed=True, limits=(-0.3, 0.3))
     below = [cell for cell in signed.cells if cell.mark and cell.colour == "#001261"]
     assert len(below) == (values - 0.5 < -0.3).sum()
@@ -294,3 +297,17 @@ def test_a_splice_op_in_the_table_says_how_far_its_keys_turned():
     program = CacheProgram().append(range(100)).then(Splice("b", tuple(range(10)), 21))
     cells = OpBook().cells(program, Breakpoints())
     assert cells[1].detail == "positions 100 to 109; keys rotated by 79 from anchor 21"
+
+
+def test_operations_are_told_anew_where_the_program_is_another():
+    book, on = OpBook(), Breakpoints()
+    first = CacheProgram().append(range(10)).append(range(5))
+    longer = first.drop((2, 4)).repos()
+    other = CacheProgram(first.ops[:1]).append(range(7))
+    for program in (first, longer, first, other, CacheProgram(), longer):
+        cells = book.cells(program, on)
+        assert [cell.state_id for cell in cells] == [prefix.id for prefix in program.prefixes()][1:]
+        assert [cell.parent_id for cell in cells] == [None, *(cell.state_id for cell in cells[:-1])][
+            : len(cells)
+        ]
+        assert [cell.logical for cell in cells] == [len(p.layout) for p in program.prefixes()][1:]
