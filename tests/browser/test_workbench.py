@@ -52,7 +52,10 @@ def page(browser, server, complaints):  # noqa: F811 - the fixture
     lab.copy_notebook(QUICK_START, server)
     lab.open_file(page, server, QUICK_START)
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    expect(page.get_by_text("Idle").first).to_be_visible(timeout=60_000)
+    page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
+        timeout=LONG_MS,
+    )
     lab.begin(page, "notebook:run-all-cells")
     yield page
     context.close()
