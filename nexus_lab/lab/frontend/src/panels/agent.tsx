@@ -189,7 +189,8 @@ function useTold(client: Client, turn: TurnCard | undefined): void {
     if (turn.state === "running" || turn.state === "waiting") seen.current = turn.number;
     else if (seen.current === turn.number) {
       seen.current = null;
-      const what = turn.state === "called" ? `called ${turn.tool ?? "a tool"}` : turn.state;
+      const words: Partial<Record<TurnCard["state"], string>> = { called: `called ${turn.tool ?? "a tool"}`, cancelled: "stopped" };
+      const what = words[turn.state] ?? turn.state;
       client.say(`Turn ${turn.number}: ${what}, ${ms(turn.total_ms)}.`);
     }
   }, [turn?.number, turn?.state]);
