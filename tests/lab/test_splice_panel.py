@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from told_tools import ask, settle, told_desk
 
+from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Decline, NexusError
 from nexus_lab.lab import splice_trial
 from nexus_lab.lab.splice_parts import TrialError, block_tokens, trial_parts
@@ -59,6 +60,12 @@ def anchored(desk, panel):
     return panel.run(settings(n_past=n_context(desk), repair="none"))
 
 
+@pytest.fixture(scope="module")
+def full(panel):
+    """Everything computed in its true context: what two exact computations differ by."""
+    return panel.run(settings(repair="full"))
+
+
 def test_a_trial_has_the_steps_of_its_repair(repaired, anchored):
     assert [step.name for step in repaired.steps] == ["header", "rotate", "write", "invalidate"] + [
         "redecode"
@@ -86,21 +93,19 @@ def test_frames_have_a_value_for_every_layer_and_head(repaired, desk):
         relative[0, 0, 0] = 1
 
 
-def test_behind_its_own_context_an_unrepaired_splice_is_at_the_floor(anchored, panel):
+def test_behind_its_own_context_an_unrepaired_splice_is_at_the_floor(anchored, full, repaired):
     assert anchored.anchored
     assert anchored.repaired == 0
-    # What two exact computations of the same rows in other cells differ by: a full recompute shows it too.
-    floor = panel.run(settings(repair="full")).frames("k", "relative")[-1]
+    floor = full.frames("k", "relative")[-1]
     written = anchored.frames("k", "relative")[-1]
     assert written.max() <= 3 * floor.max()
     assert anchored.measured.dkl <= 3 * anchored.measured.noise_floor
     assert anchored.measured.same_first
-    elsewhere = panel.run(settings(repair="none")).frames("k", "relative")[-1]
+    elsewhere = repaired.frames("k", "relative")[2]
     assert elsewhere.mean() > 3 * written.mean()
 
 
-def test_all_rows_out_of_the_cache_is_no_value(panel):
-    full = panel.run(settings(repair="full"))
+def test_all_rows_out_of_the_cache_is_no_value(full):
     at = [step.name for step in full.steps].index("invalidate")
     assert np.isnan(full.frames("k", "relative")[at]).all()
     assert full.measured.dkl <= 3 * full.measured.noise_floor
@@ -242,13 +247,16 @@ def test_a_model_that_cannot_be_spliced_prefills_and_says_why(panel, desk, monke
     assert "three positions" in panel.to_html()
 
 
-def test_without_room_for_the_comparison_the_splice_is_still_tried(panel, desk):
-    engine = desk.engine
-    n_past = engine.n_ctx - engine.used_cells() - 330
-    trial = panel.run(settings(n_past=n_past, repair="none"))
+def test_without_room_for_the_comparison_the_splice_is_still_tried(panel, monkeypatch):
+    def full(_engine):
+        raise ContextFull(350, 100, 2048)
+
+    monkeypatch.setattr(splice_trial, "noise_floor", full)
+    trial = panel.run(settings(repair="none"))
     assert trial.measured is None
     assert trial.measure_declined.code == "shadow_no_room"
     assert len(trial.steps) == 3
+    assert trial.drift is None
 
 
 def test_splices_of_turns_are_listed_and_trials_recorded(bundled_engine, tmp_path):
