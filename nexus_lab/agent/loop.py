@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,6 +47,7 @@ SYSTEM_PROMPT = "You turn a request into one tool call. Copy every value from th
 
 _RESULT_SHARE = 4
 _RESULT_TOKENS = 512
+_CANCEL_STEP_S = 0.05
 
 
 class ApprovalRefused(NexusError):
@@ -215,10 +218,17 @@ class Agent:
 
     def stop(self) -> None:
         """Stop the running turn, from any thread: prefill, generation and tool calls."""
-        # Also between two of these, where there is nothing to cancel.
-        self._stopped = self._asking
+        stopping, self._stopped = self._stopped, self._asking
         self.engine.cancel()
         self.tools.cancel()
+        if self._stopped and not stopping:
+            threading.Thread(target=self._keep_cancelling, args=(self._turns,), daemon=True).start()
+
+    def _keep_cancelling(self, turn: int) -> None:
+        """Cancel tool calls until `turn` has ended, since one may begin in the very moment of the stop."""
+        while self._stopped and self._asking and self._turns == turn:
+            self.tools.cancel()
+            time.sleep(_CANCEL_STEP_S)
 
     def close(self) -> None:
         """Give the sequences back, warm ones included. Engine and servers stay as they are."""

@@ -8,7 +8,7 @@ import threading
 import pytest
 from desk_tools import View, eventually
 
-from nexus_lab.agent import TurnOutcome
+from nexus_lab.agent import Status, TurnOutcome
 from nexus_lab.arguments import ArgumentsRejected
 from nexus_lab.errors import Cancelled
 from nexus_lab.lab.approval import Approval
@@ -117,6 +117,22 @@ def test_stop_during_a_tool_call_ends_it(make_desk):
     assert ticket.get().outcome is TurnOutcome.CANCELLED
 
 
+@pytest.mark.parametrize("stage", ["turn", "retrieval", "prefill", "arguments", "tool"])
+def test_a_stop_in_the_moment_a_stage_begins_is_not_lost(make_desk, stage):
+    desk = make_desk("hang")
+
+    class Ear:
+        def on_event(self, event):
+            if event.kind.value == stage and event.status is Status.RUNNING:
+                desk.stop()
+
+    desk.agent.emitter.add(Ear())
+    turn = desk.ask("echo hang").get()
+    assert turn.outcome is TurnOutcome.CANCELLED
+    assert isinstance(turn.problem, Cancelled)
+    assert desk.agent.history == ()
+
+
 def test_stop_while_an_approval_waits_withdraws_it(make_desk):
     desk = make_desk("hello", read_only=False)
     ticket = desk.ask("echo hello")
@@ -210,6 +226,15 @@ def test_what_is_applied_is_used_by_the_next_turn_and_recorded_in_it(make_desk, 
     kept = [json.loads(text) if isinstance(text, str) else text for text in turns["settings"].to_list()]
     assert [settings["tau"] for settings in kept] == [None, 0.25]
     assert turns["request"].to_list() == [None, None]  # contents stay out unless asked for
+
+
+def test_margins_of_turns_are_there_after_a_restart(make_desk):
+    desk = make_desk("hello")
+    turn = desk.ask("echo hello").get()
+    desk.close()
+    later = make_desk("hello")
+    margins = later.parts(["routing"])["routing"]["margins"]
+    assert [item["margin"] for item in margins] == [pytest.approx(turn.decision.margin)]
 
 
 def test_a_box_during_a_turn_does_not_wait_for_it(make_desk):
