@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -85,7 +85,7 @@ class ModelsPanel(Panel):
         engine = self.desk.engine
         rows = [row_of_entry(entry, gguf, n_ctx, engine) for entry, gguf in self._entries]
         if engine is not None and not any(row.loaded for row in rows):
-            rows.append(row_of_engine(engine))
+            rows.append(replace(row_of_engine(engine), quantisation=self.desk.quantisation))
         return rows
 
     def _threads(self) -> int:

@@ -65,5 +65,10 @@ class Panel:
         """Say that the panel's part is another one now."""
         self.desk.changed(self.name)
 
+    def _repr_html_(self) -> str:
+        from nexus_lab.lab.static_html import embedded, page
+
+        return embedded(page(self.name, [self.to_html()]))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

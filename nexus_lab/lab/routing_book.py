@@ -74,7 +74,7 @@ class RoutingBook:
     Attributes
     ----------
     path
-        Its file; written whole or not at all with each change.
+        Its file; written whole or not at all.
     failure
         Why it could not be written, the last time.
     """
@@ -84,6 +84,7 @@ class RoutingBook:
     failure: OSError | None = None
     _notes: dict[str, Note] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: bool = False
 
     @classmethod
     def of(cls, registry: Registry) -> RoutingBook:
@@ -110,16 +111,16 @@ class RoutingBook:
             return self._notes.get(number)
 
     def add(self, note: Note) -> None:
-        """Note a decision; the oldest unmarked ones make room when there are too many."""
+        """Note a decision, in memory until `save`; the oldest unmarked ones make room for too many."""
         with self._lock:
             self._notes[note.id] = note
             surplus = len(self._notes) - _KEPT
             for old in [old for old in self._notes.values() if old.mark is None][: max(0, surplus)]:
                 del self._notes[old.id]
-        self._write()
+            self._changed = True
 
     def mark(self, number: str, mark: Mark | None, *, request: str | None, right_tool: str | None) -> Note:
-        """Set or clear the mark of a decision and return the note."""
+        """Set or clear the mark of a decision, on disk as well, and return the note."""
         with self._lock:
             note = replace(
                 self._notes[number],
@@ -128,8 +129,16 @@ class RoutingBook:
                 request=request if mark is not None else None,
             )
             self._notes[number] = note
-        self._write()
+            self._changed = True
+        self.save()
         return note
+
+    def save(self) -> None:
+        """Write what has changed; a disk that refuses is logged, and tried again the next time."""
+        with self._lock:
+            changed, self._changed = self._changed, False
+        if changed:
+            self._write()
 
     def _read(self) -> None:
         try:
@@ -157,7 +166,7 @@ class RoutingBook:
         except OSError as error:
             if self.failure is None:
                 logger.warning("decisions are not kept: %s", error)
-            self.failure = error
+            self.failure, self._changed = error, True
 
 
 def book_path(registry: Registry) -> Path:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RoutingPanel"]
 
+_KEPT = 5000
 _SENT = 200
 _MARGINS_SENT = 2000
 _TEMPLATE = """
@@ -153,7 +154,7 @@ class RoutingPanel(Panel):
     def _keep(self, row: DecisionRow) -> None:
         book = self.book
         with self._lock:
-            self._decisions.append(row)
+            self._decisions = [*self._decisions[-_KEPT + 1 :], row]
         book.add(
             Note(
                 id=row.id,
@@ -165,6 +166,10 @@ class RoutingPanel(Panel):
                 tool=row.tool,
             )
         )
+        if self.desk.side.is_mine:
+            book.save()
+        else:  # an event of a turn, which must not wait for a disk
+            self.desk.side.submit("keeping decisions", book.save)
         self.changed()
 
     # -- what it is asked ---------------------------------------------------------------------------------
@@ -268,6 +273,11 @@ class RoutingPanel(Panel):
         for tool, request in wanted - self._taught:
             router.add_example(request, tool)
         self._taught = wanted
+
+    def close(self) -> None:
+        """Write what is not on disk yet."""
+        for book in self._books.values():
+            book.save()
 
     # -- plain Python -------------------------------------------------------------------------------------
 
