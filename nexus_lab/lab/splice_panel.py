@@ -22,6 +22,7 @@ from nexus_lab.splice.identity import context_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import polars as pl
 
@@ -62,6 +63,7 @@ class SplicePanel(Panel):
         self._requests: dict[str, str] = {}
         self._library: BlockLibrary | None = None
         self._tools: tuple[_ToolRow, ...] = ()
+        self._blocks: dict[ToolSpec, tuple[int, Path]] = {}
         self._calibrated: dict[str, Any] | None = None
 
     # -- what views show ----------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ class SplicePanel(Panel):
     def on_engine(self) -> None:
         """Count the blocks anew, for another model."""
         self._library = None
-        self._tools, self._calibrated = (), None
+        self._tools, self._blocks, self._calibrated = (), {}, None
         self._measure_tools()
 
     def on_run(self) -> None:
@@ -297,22 +299,19 @@ class SplicePanel(Panel):
             self.desk.side.submit("counting blocks", lambda: self._count_blocks(engine))
 
     def _count_blocks(self, engine: Engine) -> None:
-        if self.desk.engine is not engine:
-            return
-        if "splice" in engine.declines:
-            self._tools = ()
-            return
-        library, known = self._library_of(engine), {row.tool: row for row in self._tools}
-        rows: list[_ToolRow] = []
-        context: tuple[int, ...] = ()
-        for spec in self.desk.registry.tools:
-            context, block, _ = block_tokens(engine, spec, system=self._system)
-            there = library.path(library.address(block, context)).exists()
-            rows.append(_ToolRow(spec.name, len(block), compiled=there))
-        if rows and self._calibrated is None:
-            self._calibrated = _calibrated(engine, context)
-        self._tools = tuple(rows)
-        if {row.tool: row for row in rows} != known:
+        """Count what was not counted yet, and look which blocks have a file."""
+        library, rows = self._library_of(engine), []
+        for spec in self.desk.registry.tools if "splice" not in engine.declines else ():
+            if self.desk.engine is not engine:  # it is being unloaded, and waits for this
+                return
+            if spec not in self._blocks:
+                context, block, _ = block_tokens(engine, spec, system=self._system)
+                self._blocks[spec] = len(block), library.path(library.address(block, context))
+                self._calibrated = self._calibrated or _calibrated(engine, context)
+            n_tokens, path = self._blocks[spec]
+            rows.append(_ToolRow(spec.name, n_tokens, compiled=path.exists()))
+        if tuple(rows) != self._tools:
+            self._tools = tuple(rows)
             self.changed()
 
     # -- as a table and a page ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from told_tools import ask, settle, told_desk
 
 from nexus_lab.engine import ContextFull
-from nexus_lab.errors import Decline, NexusError
+from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.lab import splice_trial
 from nexus_lab.lab.splice_parts import TrialError, block_tokens, trial_parts
 from nexus_lab.lab.splice_records import SpliceSettings
@@ -192,6 +192,29 @@ def test_trials_leave_the_live_conversation_alone(panel, desk):
     panel.run(settings(n_past=40, repair="trailing", budget=None))
     assert desk.agent.live.runner.snapshot is before
     assert desk.engine.used_cells() == used
+
+
+def test_stop_ends_a_trial_at_once_and_leaves_nothing(panel, desk):
+    used, kept = desk.engine.used_cells(), panel.trials
+    ended = []
+
+    def stop_in_reference(_names):
+        progress = desk.driver.state.progress
+        if progress is not None and progress.label.endswith("reference") and not ended:
+            ended.append(progress.label)
+            desk.stop()
+
+    end = desk.subscribe(stop_in_reference)
+    try:
+        with pytest.raises(Cancelled):
+            panel.run(settings())
+    finally:
+        end()
+    settle(desk)
+    assert len(ended) == 1
+    assert desk.engine.used_cells() == used
+    assert panel.trials == kept
+    assert panel.run(settings(repair="none", measure=False)).steps
 
 
 def test_the_live_conversation_is_the_context_when_it_is_long_enough(desk):
