@@ -16,7 +16,7 @@ from nexus_lab.arguments.zones import zones_said
 from nexus_lab.routing import SpanKind, normalise, split_identifiers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nexus_lab.arguments.base import GrammarPlan
     from nexus_lab.registry import ToolSpec
@@ -149,10 +149,10 @@ def _listen(turns: Sequence[str]) -> _Said:
                 said.quotes[part[1:-1]] = None
             else:
                 said.kinds.setdefault(span.kind, {})[part.rstrip(".,;:")] = None
-        blank = _blank_quotes(turn)
-        words = [word.rstrip(".'’").lstrip("'’").removesuffix("'s") for word in _WORD.findall(blank)]
-        said.words.update(dict.fromkeys(word for word in words if word and word.lower() not in _STOP))
-        said.phrases.update(dict.fromkeys(_phrases([word for word in words if word])))
+        places = list(_words(_blank_quotes(turn)))
+        words = [turn[start:stop] for start, stop in places]
+        said.words.update(dict.fromkeys(word for word in words if word.lower() not in _STOP))
+        said.phrases.update(dict.fromkeys(_phrases(turn, places)))
         for word in words:
             if _FILE.fullmatch(word) and not _is_number(word):
                 said.kinds.setdefault(SpanKind.PATH, {})[word] = None
@@ -166,13 +166,28 @@ def _blank_quotes(turn: str) -> str:
     return turn
 
 
-def _phrases(words: Sequence[str]) -> Iterable[str]:
-    """Yield runs of words that neither begin nor end with a filler, longest first."""
-    for length in range(_PHRASE_WORDS, 1, -1):
-        for start in range(len(words) - length + 1):
-            run = words[start : start + length]
-            if run[0].lower() not in _STOP and run[-1].lower() not in _STOP:
-                yield " ".join(run)
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where the words of `text` begin and end, without the marks around them."""
+    for match in _WORD.finditer(text):
+        word = match[0].rstrip(".'’")
+        start = match.start() + len(word) - len(word.lstrip("'’"))
+        stop = match.start() + len(word.removesuffix("'s"))
+        if start < stop:
+            yield start, stop
+
+
+def _phrases(turn: str, places: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield what runs from one word to another, as it was written, longest first.
+
+    A run neither begins nor ends with a filler; one of many words reaches to the end of the turn.
+    """
+    marks = [turn[start:stop].lower() in _STOP for start, stop in places]
+    last = len(places) - 1
+    for length in range(len(places), 1, -1):
+        for first in range(0 if length <= _PHRASE_WORDS else last + 1 - length, last + 2 - length):
+            final = first + length - 1
+            if not marks[first] and not marks[final]:
+                yield turn[places[first][0] : places[final][1]]
 
 
 def _values(name: str, schema: Mapping[str, Any], tool: ToolSpec, said: _Said) -> list[Any]:

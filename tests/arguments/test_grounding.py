@@ -73,6 +73,12 @@ def test_values_are_what_was_said_and_looks_like_them(
     assert spoken_values(tool(**{argument: schema}), request_) == {argument: values}
 
 
+def test_a_free_text_is_offered_as_it_was_written():
+    values = spoken_values(tool(query=TEXT), "Run SELECT name, price FROM products WHERE stock > 1.")["query"]
+    assert "SELECT name, price FROM products WHERE stock > 1" in values
+    assert all(value in "Run SELECT name, price FROM products WHERE stock > 1." for value in values)
+
+
 def test_an_owner_is_told_from_its_repository():
     values = spoken_values(LIST_ISSUES, "Issues of acme/webshop and globex/infra#3")
     assert values["owner"] == ("acme", "globex")
