@@ -96,7 +96,7 @@ class Agent:
         self._splicer = Splicer(engine, self.library, self.emitter)
         self._calls = CallWriter(engine, self.emitter)
         self._pool = SequencePool(engine)
-        self._store = SnapshotStore()
+        self._store = SnapshotStore.for_engine(engine)
         self._turns = 0
         self._history: list[dict[str, Any]] = []
         self._conversation: Conversation | None = None

@@ -45,7 +45,7 @@ class ProgramRunner:
     engine
         Engine to run on.
     arena
-        Memory for canonical rows and snapshots; None makes one of `DEFAULT_ARENA_BYTES`.
+        Memory for canonical rows and snapshots; None makes one for the engine.
     blocks
         Where splices find compiled blocks; None prefills their tokens instead.
     on_op
@@ -71,7 +71,9 @@ class ProgramRunner:
         self._engine = engine
         self._own_pool = pool is None
         self.pool = SequencePool(engine) if pool is None else pool
-        self.store = SnapshotStore(arena) if store is None else store
+        if store is None:
+            store = SnapshotStore.for_engine(engine) if arena is None else SnapshotStore(arena)
+        self.store = store
         self._rows = RowMover(engine, self.store)
         self._executor = Executor(engine, self.store, blocks)
         self._on_op = on_op
