@@ -12,6 +12,7 @@ from nexus_lab.cache import (
     CacheProgram,
     IntegrityError,
     ProgramRunner,
+    Repos,
     SequencePool,
     Splice,
     StartKind,
@@ -210,6 +211,23 @@ def test_a_moved_tail_that_finds_no_cells_comes_back(engine, words, make_runner)
             second.step(*CacheProgram((Append(words[:29]),)).drop((5, 15)).repos().ops[-1:])
         assert second.program == program
         assert same_rows(rows(engine, second), before)
+    finally:
+        engine.release_sequence(seq)
+
+
+def test_a_moved_tail_takes_the_cells_it_shared_with_a_warm_sequence(engine, words, make_runner):
+    pool = SequencePool(engine)
+    with make_runner(pool=pool) as first:
+        first.run(CacheProgram((Append(words[:30]),)))
+        second = make_runner(pool=pool, store=first.store)
+        second.run(CacheProgram((Append(words[:29]),)).append(words[29:32]).drop((5, 15)))
+    seq = engine.acquire_sequence()
+    try:
+        # Evicting the warm sequence frees no cell by itself: the tail of the other one has them too.
+        fill(engine, seq, engine.n_ctx - engine.used_cells())
+        second.step(Repos())
+        assert second.snapshot.state.next_position == 22
+        assert pool.counters()["warm"] == 0
     finally:
         engine.release_sequence(seq)
 
