@@ -253,8 +253,8 @@ class Agent:
             turn.decision = self._route(turn.request)
         tool = turn.decision.tool
         if tool is None:
-            turn.outcome = TurnOutcome.ABSTAINED
             self._answer_alone(turn, clock, on_token)
+            turn.outcome = TurnOutcome.ABSTAINED
         else:
             spec = self.tools.registry[tool]
             turn.tool, turn.server = spec.name, spec.server

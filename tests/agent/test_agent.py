@@ -225,6 +225,9 @@ def test_a_request_longer_than_the_context_is_a_typed_failure(make_agent):
     assert turn.outcome is TurnOutcome.FAILED
     assert isinstance(turn.problem, ContextFull)
     assert turn.problem.next_step
+    agent.router.tool = None
+    assert agent.ask("word " * 3000).outcome is TurnOutcome.FAILED  # nothing was answered
+    agent.router.tool = "echo"
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
 
 
