@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,6 +80,8 @@ class ProgramRunner:
         self._on_op = on_op
         self._seq: int | None = None
         self._borrowed = False
+        self._lease: list[int] = []
+        weakref.finalize(self, self.pool.abandon, self._lease).atexit = False
         self._live = _empty()
         self._timeline = CacheProgram()
 
@@ -425,17 +428,19 @@ class ProgramRunner:
     def _sequence(self) -> int:
         if self._seq is None:
             self._seq, self._borrowed = self.pool.lease(), False
+            self._lease.append(self._seq)
         return self._seq
 
     def _borrow(self, seq: int) -> None:
         if seq != self._seq:
+            self._engine.remove(seq)  # first: where there is no such sequence, all stays as it is
             self._give_back()
-            self._engine.remove(seq)
             self._seq, self._borrowed = seq, True
 
     def _give_back(self) -> None:
         if self._seq is not None and not self._borrowed:
             self.pool.retire(self._seq)
+        self._lease.clear()
         self._seq, self._borrowed = None, False
         self._live = _empty()
         self.store.release(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -63,6 +64,7 @@ class Runtime:
         self._armed: ArmedPrefill | None = None
         self._closed = False
         self.reclaimers: list[WeakMethod[Callable[[], bool]]] = []
+        self.abandoned: deque[int] = deque()
         self.context = self._make(make_context)
         self.ledger = CellLedger(self.context.n_ctx)
 
