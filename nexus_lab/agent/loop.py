@@ -16,6 +16,7 @@ from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
 from nexus_lab.cache import SequencePool, SnapshotStore, make_policy
 from nexus_lab.engine import SamplerSettings
 from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
 from nexus_lab.settings import Profile
 from nexus_lab.splice import BlockLibrary, LibraryBlocks
@@ -196,6 +197,7 @@ class Agent:
             On Ctrl-C, after the turn has been undone and recorded.
         """
         self._turns += 1
+        request = repair_text(request)
         turn = Turn(
             number=self._turns,
             request=request,

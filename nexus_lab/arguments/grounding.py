@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.arguments.grammar import build_grammar
 from nexus_lab.arguments.leaves import MAX_STRING, counts, longest_text
 from nexus_lab.arguments.zones import zones_said
+from nexus_lab.registry import repair_text
 from nexus_lab.routing import SpanKind, normalise, split_identifiers
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _user_turns(context: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _listen(turns: Sequence[str]) -> _Said:
     said = _Said()
-    for turn in reversed(turns):
+    for turn in map(repair_text, reversed(turns)):
         found = normalise(turn)
         for span in found.spans:
             part = turn[span.start : span.stop]

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import Registry, load_registry, neutralise
+from nexus_lab.registry import Registry, load_registry, neutralise, repair_text
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError
 from nexus_lab.routing.calibration import RouterCalibration, load_calibration
 from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
@@ -147,6 +147,7 @@ class Router:
         context
             The turns before it, oldest first; read only where the request refers back.
         """
+        request = repair_text(request)
         with self._turn:
             return self._decide(request, self.scores(request, context))
 

@@ -231,6 +231,13 @@ def test_a_request_longer_than_the_context_is_a_typed_failure(make_agent):
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
 
 
+def test_a_request_that_no_encoding_carries_is_heard(make_agent):
+    turn = make_agent({"type": "string"}).ask('Say "a\ud800b"')
+    assert turn.outcome is TurnOutcome.CALLED
+    assert turn.request.encode()
+    assert turn.arguments["text"] in turn.request
+
+
 def test_arguments_that_cannot_fit_are_tried_twice_and_fail_typed(make_agent):
     listener = Listener()
     agent = make_agent({"enum": ["a", "b"], "not": {"type": "string"}}, observers=[listener])

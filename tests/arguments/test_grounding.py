@@ -101,6 +101,11 @@ def test_of_a_long_request_only_texts_that_fit_are_held():
     assert not accepts(plan, '{"query":"never said"}')
 
 
+def test_what_no_encoding_carries_does_not_break_the_grammar():
+    plan = plan_call(tool(("query",), query=TEXT), 'Find "a\ud800b"')
+    assert accepts(plan, '{"query":"a\ufffdb"}') or accepts(plan, '{"query":"a\ufffd\ufffd\ufffdb"}')
+
+
 def test_half_a_word_of_a_long_request_is_not_offered():
     request = "word " * 797 + "see docs/a-page-of-its-own.md"
     assert set(spoken_values(tool(path=TEXT), request)["path"]) == {
