@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from nexus_lab.agent import ApprovalRefused, EventKind, TurnOutcome, splicing
 from nexus_lab.agent.rows import OpRow
-from nexus_lab.arguments import ArgumentsError
+from nexus_lab.arguments import ArgumentsError, plan_call
 from nexus_lab.cache import Append, Drop, Repos
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled
@@ -48,6 +49,19 @@ def test_a_turn_routes_fills_calls_and_answers(make_agent):
     } <= spans
     roles = [message.role for message in agent.conversation.messages]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
+
+
+def test_planning_the_call_counts_to_the_first_token(make_agent, monkeypatch):
+    def slowly(*arguments):
+        time.sleep(1)
+        return plan_call(*arguments)
+
+    agent = make_agent("hello")
+    agent.ask("Say hello")  # what loads on first use would hide the rest
+    monkeypatch.setattr("nexus_lab.agent.calling.plan_call", slowly)
+    turn = agent.ask("Say hello")
+    before = turn.times_ms["route"] + turn.times_ms["prefill"]
+    assert turn.ttft_s > before / 1e3 + 1
 
 
 def test_messages_tile_the_program_without_gaps(make_agent):
