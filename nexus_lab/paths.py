@@ -6,9 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["atomic_write", "cache_dir", "config_dir", "home"]
+from nexus_lab.errors import NexusError
+
+__all__ = ["NotWritten", "atomic_write", "cache_dir", "config_dir", "home"]
 
 _APP = "nexus-lab"
+
+
+class NotWritten(NexusError, OSError):
+    """A file could not be written; what was there before is untouched."""
 
 
 def home() -> Path:
@@ -44,9 +50,22 @@ def atomic_write(path: Path, data: bytes) -> None:
 
     Raises
     ------
-    OSError
+    NotWritten
         When the folder cannot be written; the old file is untouched.
     """
+    try:
+        _replace(path, data)
+    except OSError as error:
+        refused = NotWritten(
+            f"{path} cannot be written: {error.strerror or error}",
+            next_step="free some disk space, or name a folder that can be written "
+            "(NEXUS_LAB_HOME for the package's own files)",
+        )
+        refused.errno, refused.strerror = error.errno, error.strerror
+        raise refused from error
+
+
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

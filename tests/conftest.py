@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 # A shared machine stalls for longer than any deadline, and a suite that varies cannot be trusted.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+# A run that a shell put in the background inherits an ignored SIGINT, and Ctrl-C could not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -108,13 +108,14 @@ class CallWriter:
             What the user says and the messages before it. Values come from there, and optional arguments
             that they do not speak of are left out.
         """
+        began = time.perf_counter()
         plan = plan_call(spec, request, history)
         self._report(spec, plan)
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
                 text, first, count = self._attempt(conversation, spec, plan, profile)
-                ttft_s = first if ttft_s is None else ttft_s
+                ttft_s = first - began if ttft_s is None else ttft_s
                 n_generated += count
                 arguments, problem = _read(text, spec)
                 violations = problem.violations if isinstance(problem, ArgumentsRejected) else ()
@@ -135,12 +136,11 @@ class CallWriter:
     def _attempt(
         self, conversation: Conversation, spec: ToolSpec, plan: GrammarPlan, profile: Profile
     ) -> tuple[str, float, int]:
-        """Write one call; returns the arguments' text, seconds to the first token, and tokens generated."""
-        began = time.perf_counter()
+        """Write one call; returns the arguments' text, the clock at the first token, and tokens generated."""
         mask = GrammarMask(self._engine, plan.grammar)
         opening = call_opening(spec.name)
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
-        opened = time.perf_counter() - began
+        opened = time.perf_counter()
         generation = conversation.generate(
             max_tokens=profile.max_tokens,
             note="arguments",

@@ -19,6 +19,7 @@ from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
 from nexus_lab.cache import SequencePool, SnapshotStore, make_policy
 from nexus_lab.engine import SamplerSettings
 from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
 from nexus_lab.settings import Profile
 from nexus_lab.splice import BlockLibrary, LibraryBlocks
@@ -109,7 +110,7 @@ class Agent:
         self._splicer = Splicer(engine, self.library, self.emitter)
         self._calls = CallWriter(engine, self.emitter)
         self._pool = SequencePool(engine)
-        self._store = SnapshotStore()
+        self._store = SnapshotStore.for_engine(engine)
         self._turns = 0
         self._asking = self._stopped = False
         self._on_progress: Callable[[int, int], None] | None = None
@@ -267,6 +268,7 @@ class Agent:
             On Ctrl-C, after the turn has been undone and recorded.
         """
         self._turns += 1
+        request = repair_text(request)
         turn = Turn(
             number=self._turns,
             request=request,
@@ -336,8 +338,8 @@ class Agent:
         self._check_stopped()
         tool = turn.decision.tool
         if tool is None:
-            turn.outcome = TurnOutcome.ABSTAINED
             self._answer_alone(turn, clock, on_token)
+            turn.outcome = TurnOutcome.ABSTAINED
         else:
             spec = self.tools.registry[tool]
             turn.tool, turn.server = spec.name, spec.server

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.grammar import build_grammar
+from nexus_lab.arguments.leaves import MAX_STRING, counts, longest_text
 from nexus_lab.arguments.zones import zones_said
+from nexus_lab.registry import repair_text
 from nexus_lab.routing import SpanKind, normalise, split_identifiers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nexus_lab.arguments.base import GrammarPlan
     from nexus_lab.registry import ToolSpec
@@ -27,6 +29,9 @@ _WORD = re.compile(r"[^\s,;:()\[\]{}<>\"“”`!?]+")
 _FILE = re.compile(r"[\w.-]*\w\.[A-Za-z]\w{0,5}|\.\w[\w.-]*")
 _PHRASE_WORDS = 7
 _MOST = 96
+_LONGEST = 4_000  # characters of a text that is offered
+_DIGITS = 32
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _STOP = frozenset(
     re.findall(
         r"\w+",
@@ -64,6 +69,7 @@ class _Said:
     kinds: dict[SpanKind, dict[str, None]] = field(default_factory=dict)
     words: dict[str, None] = field(default_factory=dict)
     phrases: dict[str, None] = field(default_factory=dict)
+    figures: dict[float, None] = field(default_factory=dict)
 
     def of(self, kind: SpanKind) -> list[str]:
         return list(self.kinds.get(kind, ()))
@@ -74,11 +80,11 @@ class _Said:
         return [(parts[0], parts[1]) for parts in halves if len(parts) == 2 and all(parts)]  # noqa: PLR2004
 
     def numbers(self) -> list[float]:
-        found = [re.sub(r"[#,]", "", part) for part in self.of(SpanKind.NUMBER)]
-        found += [part.rsplit("#", 1)[1] for part in self.of(SpanKind.PATH) if "#" in part]
-        return [
-            float(part) if "." in part else int(part) for part in dict.fromkeys(found) if _is_number(part)
-        ]
+        behind = [part.rsplit("#", 1)[1] for part in self.of(SpanKind.PATH) if "#" in part]
+        return list(dict.fromkeys([*self.figures, *map(_figure, filter(_is_number, behind))]))
+
+    def n_numbers(self) -> int:
+        return len({abs(number) for number in self.numbers()})
 
 
 def plan_call(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]] = ()) -> GrammarPlan:
@@ -111,8 +117,9 @@ def spoken_values(
     found = {}
     for name, schema in tool.properties.items():
         values = _values(name, schema, tool, said) if isinstance(schema, dict) else []
+        values = [value for value in dict.fromkeys(values) if _is_admitted(value, schema)][:_MOST]
         if values:
-            found[name] = tuple(dict.fromkeys(values))[:_MOST]
+            found[name] = tuple(values)
     return found
 
 
@@ -141,7 +148,7 @@ def _user_turns(context: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _listen(turns: Sequence[str]) -> _Said:
     said = _Said()
-    for turn in reversed(turns):
+    for turn in map(repair_text, reversed(turns)):
         found = normalise(turn)
         for span in found.spans:
             part = turn[span.start : span.stop]
@@ -149,10 +156,12 @@ def _listen(turns: Sequence[str]) -> _Said:
                 said.quotes[part[1:-1]] = None
             else:
                 said.kinds.setdefault(span.kind, {})[part.rstrip(".,;:")] = None
-        blank = _blank_quotes(turn)
-        words = [word.rstrip(".'’").lstrip("'’").removesuffix("'s") for word in _WORD.findall(blank)]
-        said.words.update(dict.fromkeys(word for word in words if word and word.lower() not in _STOP))
-        said.phrases.update(dict.fromkeys(_phrases([word for word in words if word])))
+            if span.kind is SpanKind.NUMBER:
+                said.figures.update(dict.fromkeys(_figures(turn, span.start, part)))
+        places = list(_words(_blank_quotes(turn)))
+        words = [turn[start:stop] for start, stop in places]
+        said.words.update(dict.fromkeys(word for word in words if word.lower() not in _STOP))
+        said.phrases.update(dict.fromkeys(_phrases(turn, places)))
         for word in words:
             if _FILE.fullmatch(word) and not _is_number(word):
                 said.kinds.setdefault(SpanKind.PATH, {})[word] = None
@@ -166,13 +175,35 @@ def _blank_quotes(turn: str) -> str:
     return turn
 
 
-def _phrases(words: Sequence[str]) -> Iterable[str]:
-    """Yield runs of words that neither begin nor end with a filler, longest first."""
-    for length in range(_PHRASE_WORDS, 1, -1):
-        for start in range(len(words) - length + 1):
-            run = words[start : start + length]
-            if run[0].lower() not in _STOP and run[-1].lower() not in _STOP:
-                yield " ".join(run)
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where the words of `text` begin and end, without the marks around them."""
+    for match in _WORD.finditer(text):
+        word = match[0].rstrip(".'’")
+        start = match.start() + len(word) - len(word.lstrip("'’"))
+        stop = match.start() + len(word.removesuffix("'s"))
+        if start < stop:
+            yield start, stop
+
+
+def _phrases(turn: str, places: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield what runs from one word to another, as it was written, longest first.
+
+    A run neither begins nor ends with a filler; one of many words reaches to the end of the turn. Of these
+    come the longest that can be offered at all, and those that any argument takes.
+    """
+    marks = [turn[start:stop].lower() in _STOP for start, stop in places]
+    last, many = len(places) - 1, 0
+    for length in range(len(places), 1, -1):
+        for first in range(0 if length <= _PHRASE_WORDS else last + 1 - length, last + 2 - length):
+            final = first + length - 1
+            begin, end = places[first][0], places[final][1]
+            if marks[first] or marks[final] or end - begin > _LONGEST:
+                continue
+            if length > _PHRASE_WORDS and end - begin > MAX_STRING:
+                if many == _MOST:
+                    continue
+                many += 1
+            yield turn[begin:end]
 
 
 def _values(name: str, schema: Mapping[str, Any], tool: ToolSpec, said: _Said) -> list[Any]:
@@ -233,7 +264,7 @@ def _looks_said(name: str, schema: Any, tool: ToolSpec, said: _Said) -> bool:
         free = [other for other in tool.required if set(split_identifiers(other).split()) & _FREE_WORDS]
         return len(said.quotes) > len(free)
     if words & _COUNT_WORDS and _type(schema) in ("integer", "number"):
-        return len(said.numbers()) > sum(_type(other) in ("integer", "number") for other in taken)
+        return said.n_numbers() > sum(_type(other) in ("integer", "number") for other in taken)
     return False
 
 
@@ -255,5 +286,37 @@ def _stems(text: str) -> set[str]:
     return {word.removesuffix("s") for word in split_identifiers(text).split()}
 
 
+def _is_admitted(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a text is short enough for its argument; the first of too many would crowd out all others."""
+    part = schema.get("items") if schema.get("type") == "array" else schema
+    if not isinstance(value, str) or not isinstance(part, dict):
+        return True
+    counted = counts(part, lambda *_departure: None, "minLength", "maxLength")
+    return len(value) <= min(longest_text(counted), _LONGEST)
+
+
+def _figures(turn: str, start: int, part: str) -> Iterator[float]:
+    """Yield the numbers that `part` of `turn`, from `start` on, may stand for.
+
+    ``7,000`` is one number and ``1,2`` are two; ``-7`` may be below zero or a mark and a number; the end of a
+    version is none.
+    """
+    before = turn[max(start - 2, 0) : start]
+    if before.endswith("."):
+        if before[:-1].isalnum():
+            return
+        part = f"0.{part}"
+    written = part.removeprefix("#")
+    parts = [written.replace(",", "")] if _THOUSANDS.fullmatch(written) else written.split(",")
+    numbers = [_figure(text) for text in parts if _is_number(text)]
+    if numbers and before[-1:] in ("-", "−") and not before[:-1].strip().strip("(=:"):
+        yield -numbers[0]
+    yield from numbers
+
+
+def _figure(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(?:\.\d+)?", text) is not None
+    return len(text) <= _DIGITS and re.fullmatch(r"\d+(?:\.\d+)?", text) is not None

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     Note = Callable[[str, ProjectionKind, str], None]
 
-__all__ = ["MAX_INTEGER", "MAX_NUMBER", "MAX_STRING", "counts", "project_number", "project_string"]
+__all__ = [
+    "MAX_INTEGER",
+    "MAX_NUMBER",
+    "MAX_STRING",
+    "counts",
+    "longest_text",
+    "project_number",
+    "project_string",
+]
 
 MAX_STRING = 256
 MAX_INTEGER = 2**53 - 1
@@ -55,11 +63,17 @@ def project_string(schema: Mapping[str, Any], note: Note) -> dict[str, Any]:
         elif _try(text, "format", form, note):
             note("format", _SHAPE, "the grammar holds its shape only")
     if "maxLength" not in text:
-        bound = max(MAX_STRING, 2 * text.get("minLength", 0))
+        bound = longest_text(text)
         if not _fault_of({**text, "maxLength": bound}):
             text["maxLength"] = bound
             note("maxLength", _NARROWED, f"at most {bound} characters")
     return text
+
+
+def longest_text(counted: Mapping[str, int]) -> int:
+    """Return the greatest length of a text: its ``maxLength``, else the bound that stands in for one."""
+    given = counted.get("maxLength")
+    return max(MAX_STRING, 2 * counted.get("minLength", 0)) if given is None else given
 
 
 def _try(text: dict[str, Any], keyword: str, value: str, note: Note) -> bool:

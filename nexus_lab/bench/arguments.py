@@ -146,7 +146,7 @@ class _Writer:
         self._profile = profile
         self._emitter = Emitter()
         self._calls = CallWriter(engine, self._emitter)
-        self._pool, self._store = SequencePool(engine), SnapshotStore()
+        self._pool, self._store = SequencePool(engine), SnapshotStore.for_engine(engine)
 
     def write(self, spec: ToolSpec, row: dict[str, Any]) -> Written:
         conversation = Conversation(

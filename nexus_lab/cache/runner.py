@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -45,7 +46,7 @@ class ProgramRunner:
     engine
         Engine to run on.
     arena
-        Memory for canonical rows and snapshots; None makes one of `DEFAULT_ARENA_BYTES`.
+        Memory for canonical rows and snapshots; None makes one for the engine.
     blocks
         Where splices find compiled blocks; None prefills their tokens instead.
     on_op
@@ -71,12 +72,16 @@ class ProgramRunner:
         self._engine = engine
         self._own_pool = pool is None
         self.pool = SequencePool(engine) if pool is None else pool
-        self.store = SnapshotStore(arena) if store is None else store
+        if store is None:
+            store = SnapshotStore.for_engine(engine) if arena is None else SnapshotStore(arena)
+        self.store = store
         self._rows = RowMover(engine, self.store)
         self._executor = Executor(engine, self.store, blocks)
         self._on_op = on_op
         self._seq: int | None = None
         self._borrowed = False
+        self._lease: list[int] = []
+        weakref.finalize(self, self.pool.abandon, self._lease).atexit = False
         self._live = _empty()
         self._timeline = CacheProgram()
 
@@ -423,17 +428,19 @@ class ProgramRunner:
     def _sequence(self) -> int:
         if self._seq is None:
             self._seq, self._borrowed = self.pool.lease(), False
+            self._lease.append(self._seq)
         return self._seq
 
     def _borrow(self, seq: int) -> None:
         if seq != self._seq:
+            self._engine.remove(seq)  # first: where there is no such sequence, all stays as it is
             self._give_back()
-            self._engine.remove(seq)
             self._seq, self._borrowed = seq, True
 
     def _give_back(self) -> None:
         if self._seq is not None and not self._borrowed:
             self.pool.retire(self._seq)
+        self._lease.clear()
         self._seq, self._borrowed = None, False
         self._live = _empty()
         self.store.release(self)

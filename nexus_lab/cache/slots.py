@@ -8,6 +8,8 @@ those of an ordinary prefill. Only plain prefixes are ever matched or copied: wh
 from __future__ import annotations
 
 import logging
+import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,7 +103,10 @@ class SequencePool:
         self._leased: set[int] = set()
         self._warm: dict[int, None] = {}
         self._evicted = 0
+        self._abandoned: deque[int] = deque()
         engine.on_pressure(self.evict_one)
+        # Without a reference to the pool or the engine, which both may go before they are closed.
+        weakref.finalize(self, _abandon, engine.abandoned, self._leased, self._warm).atexit = False
 
     def lease(self) -> int:
         """Return an empty sequence; evicts the warm one that was used longest ago when none is free.
@@ -111,9 +116,23 @@ class SequencePool:
         SequenceError
             When every sequence is leased.
         """
+        self._retire_abandoned()
         seq = self._engine.acquire_sequence()
         self._leased.add(seq)
         return seq
+
+    def abandon(self, lease: list[int]) -> None:
+        """End the leases in `lease`, whose holder was collected, when sequences or cells are next wanted.
+
+        Touches nothing but a queue, so that it may be called from a finalizer.
+        """
+        self._abandoned.extend(lease)
+
+    def _retire_abandoned(self) -> bool:
+        ended = bool(self._abandoned)
+        while self._abandoned:
+            self.retire(self._abandoned.popleft())
+        return ended
 
     def publish(self, seq: int, snapshot: Snapshot) -> None:
         """Say what a leased sequence holds; later matches can copy its plain prefix.
@@ -123,10 +142,7 @@ class SequencePool:
         SequenceError
             When `seq` is not leased from this pool.
         """
-        if seq not in self._leased:
-            raise SequenceError(
-                f"sequence {seq} is not leased from this pool", next_step="publish what lease gave"
-            )
+        self._insist_leased(seq)
         n_plain = snapshot.state.plain_length()
         if n_plain == 0:
             self._forget(seq)
@@ -156,7 +172,14 @@ class SequencePool:
         return SlotMatch(found.seq, length, found.rows.first(length), found.schedule.first(length))
 
     def retire(self, seq: int) -> None:
-        """End a lease: the plain prefix stays warm, everything behind it is removed."""
+        """End a lease: the plain prefix stays warm, everything behind it is removed.
+
+        Raises
+        ------
+        SequenceError
+            When `seq` is not leased from this pool.
+        """
+        self._insist_leased(seq)
         self._leased.discard(seq)
         slot = self._slot_of.get(seq)
         if slot is None:
@@ -167,9 +190,10 @@ class SequencePool:
         self._warm[seq] = None
 
     def evict_one(self) -> bool:
-        """Release the warm sequence that was used longest ago; returns whether there was one."""
+        """Release the warm sequence that was used longest ago; returns whether anything was given up."""
+        ended = self._retire_abandoned()
         if not self._warm:
-            return False
+            return ended
         seq = next(iter(self._warm))
         del self._warm[seq]
         slot = self._slot_of.pop(seq)
@@ -209,9 +233,19 @@ class SequencePool:
             if self._engine.pos_max(item.seq) < item.n_plain - 1:
                 raise IntegrityError(f"slot {slot} promises rows that are gone", next_step="report this")
 
+    def _insist_leased(self, seq: int) -> None:
+        if seq not in self._leased:
+            raise SequenceError(
+                f"sequence {seq} is not leased from this pool", next_step="name one that lease gave, once"
+            )
+
     def _forget(self, seq: int) -> None:
         slot = self._slot_of.pop(seq, None)
         if slot is not None:
             del self._slots[slot]
             self._arena.unpin(slot)
             self._arena.release(slot)
+
+
+def _abandon(queue: deque[int], leased: set[int], warm: dict[int, None]) -> None:
+    queue.extend((*leased, *warm))

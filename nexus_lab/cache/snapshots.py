@@ -18,6 +18,7 @@ import numpy as np
 from nexus_lab import _core
 from nexus_lab.cache.state import IntegrityError
 from nexus_lab.engine.errors import StateMemoryFull
+from nexus_lab.engine.machine import memory_bytes
 from nexus_lab.errors import Decline
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache.base import BatchSchedule
     from nexus_lab.cache.program import CacheProgram
     from nexus_lab.cache.state import CacheState
-    from nexus_lab.engine import SequenceState
+    from nexus_lab.engine import Engine, SequenceState
 
 __all__ = ["DEFAULT_ARENA_BYTES", "RowChunk", "RowMap", "Snapshot", "SnapshotStore"]
 
@@ -37,7 +38,9 @@ _T = TypeVar("_T")
 _COUNTS = ("kept", "declined", "found", "missed", "snapshots_evicted", "chunks_evicted")
 
 DEFAULT_ARENA_BYTES = 256 * 2**20
-"""Arena of a runner that was given none: about 11,000 rows of a 135M model."""
+"""Least arena of a model: about 11,000 rows of one of 135M."""
+
+_MEMORY_SHARE = 4
 
 ARENA_FULL = Decline(
     code="arena_full",
@@ -223,6 +226,18 @@ class SnapshotStore:
         self._in_arena: weakref.WeakValueDictionary[int, NDArray[np.float32]] = weakref.WeakValueDictionary()
         self._clock = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
+
+    @classmethod
+    def for_engine(cls, engine: Engine) -> SnapshotStore:
+        """Return a store that holds the rows of a full context twice, in at most a quarter of the memory.
+
+        The arena takes memory only as it fills.
+        """
+        info = engine.info
+        row = 2 * info.n_layer * info.n_head_kv * (info.head_dim_k + info.head_dim_v)
+        wanted = max(DEFAULT_ARENA_BYTES, 2 * row * engine.n_ctx)
+        limit = (memory_bytes() or 4 * wanted) // _MEMORY_SHARE
+        return cls(_core.BuddyArena(min(wanted, limit)))
 
     def chunk(self, build: Callable[[_core.BuddyArena], SequenceState]) -> RowChunk | None:
         """Return a chunk of what `build` makes in the arena; None when there is no room for it."""

@@ -11,7 +11,7 @@ _FAILED = 2
 
 
 def main() -> None:
-    """Run the command line; a typed error prints what and why, and exits with 2, Ctrl-C with 130."""
+    """Run the command line; what fails prints why and the next step, and exits with 2, Ctrl-C with 130."""
     from nexus_lab.cli._app import app
     from nexus_lab.cli._output import print_error
     from nexus_lab.errors import Cancelled, NexusError
@@ -21,5 +21,9 @@ def main() -> None:
     except NexusError as error:
         print_error(error)
         sys.exit(_INTERRUPTED if isinstance(error, Cancelled) else _FAILED)
+    except OSError as error:
+        next_step = "check the path, its permissions and the free disk space"
+        print_error(NexusError(f"a file cannot be used: {error}", next_step=next_step))
+        sys.exit(_FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -75,7 +75,13 @@ def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list
         raise NexusError(f"no server {missing[0]!r}", next_step=f"known servers: {listed}")
     configs = [known[name] for name in start]
     for text in commands:
-        program, *arguments = shlex.split(text)
+        try:
+            program, *arguments = shlex.split(text)
+        except ValueError as error:
+            raise NexusError(
+                f"--command {text!r} names no program",
+                next_step="give a program and its arguments, quotes closed",
+            ) from error
         configs.append(ServerConfig(Path(program).name, command=program, args=tuple(arguments)))
     if not configs:
         offered = f" of {', '.join(known)}" if known else ""
@@ -88,7 +94,10 @@ def _approve(*, yes: bool) -> Any:
         if yes:
             return True
         console.print(plain(f"{tool.name} may change something: {json.dumps(arguments, ensure_ascii=False)}"))
-        return Confirm.ask("run it?", console=console, default=False)
+        try:
+            return Confirm.ask("run it?", console=console, default=False)
+        except EOFError:  # nobody is there to ask
+            return False
 
     return approve
 

@@ -21,6 +21,7 @@ from nexus_lab.engine.text import ModelText
 from nexus_lab.engine.threads import cap_threads
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -71,6 +72,7 @@ class Engine(ModelText):
         self.seed = seed
         self.declines: Mapping[str, Decline] = MappingProxyType(loaded.declines)
         self._slots = list(range(N_SLOTS - 1, -1, -1))
+        self.on_pressure(self._release_abandoned)
         # Frees the model when the engine is forgotten, and before the interpreter goes.
         self._finalizer = weakref.finalize(self, _close, loaded)
 
@@ -202,6 +204,20 @@ class Engine(ModelText):
                 raise SequenceError(f"sequence {seq} is not held", next_step="release each slot once")
             self._slots.append(seq)
             self._runtime.roll_back(seq, 0)
+
+    @property
+    def abandoned(self) -> deque[int]:
+        """Slots whose holder is gone: append to it from anywhere, also while objects are collected.
+
+        They are released when cells or slots are short.
+        """
+        return self._runtime.abandoned
+
+    def _release_abandoned(self) -> bool:
+        if not self._runtime.abandoned:
+            return False
+        self.release_sequence(self._runtime.abandoned.popleft())
+        return True
 
     def on_pressure(self, release: Callable[[], bool]) -> None:
         """Have a method called, in the turn, whenever cells or sequence slots are short.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -63,6 +64,7 @@ class Runtime:
         self._armed: ArmedPrefill | None = None
         self._closed = False
         self.reclaimers: list[WeakMethod[Callable[[], bool]]] = []
+        self.abandoned: deque[int] = deque()
         self.context = self._make(make_context)
         self.ledger = CellLedger(self.context.n_ctx)
 
@@ -107,11 +109,22 @@ class Runtime:
         self.reclaimers = [held for held in self.reclaimers if held() is not None]
         return any(release() for held in self.reclaimers if (release := held()) is not None)
 
-    def make_room(self, n_cells: int, freed: int = 0) -> None:
-        """Raise ContextFull unless `n_cells` fit once what is dispensable has gone."""
-        while n_cells > self.ledger.free + freed:
+    def make_room(self, n_cells: int, instead_of: int | None = None) -> None:
+        """Raise ContextFull unless `n_cells` fit once what is dispensable has gone.
+
+        Parameters
+        ----------
+        instead_of
+            A sequence that will be emptied first. What it shares with something dispensable becomes free
+            with it, so its cells are counted anew each time.
+        """
+        while n_cells > (room := self._room(instead_of)):
             if not self.reclaim():
-                raise ContextFull(n_cells, self.ledger.free + freed, self.context.n_ctx)
+                raise ContextFull(n_cells, room, self.context.n_ctx)
+
+    def _room(self, instead_of: int | None) -> int:
+        freed = 0 if instead_of is None else self.ledger.freed_by_clearing(instead_of)
+        return self.ledger.free + freed
 
     # -- sequences ----------------------------------------------------------------------------------------
 
@@ -295,7 +308,7 @@ class Runtime:
         self.check_sequence(seq)
         self._check_state(state)
         if not append:
-            self.make_room(state.n_cells, self.ledger.freed_by_clearing(seq))
+            self.make_room(state.n_cells, instead_of=seq)
             self.worker.call(lambda: self._restore(state, seq))
             return
         common = first_common(np.asarray(state.positions), self.ledger.positions(seq))

@@ -76,7 +76,7 @@ class Vocabulary:
         special
             Read markup such as ``<|im_start|>`` as control tokens. Give ``False`` for text that others wrote.
         """
-        data = text.encode("utf-8")
+        data = text.encode("utf-8", "replace")  # half a surrogate pair has no bytes
         capacity = len(data) + 8
         buffer = (ctypes.c_int32 * capacity)()
         count = self._lib.llama_tokenize(self.handle, data, len(data), buffer, capacity, False, special)

@@ -32,7 +32,7 @@ from nexus_lab.registry.errors import (
 from nexus_lab.registry.loading import SourceFormat, load_registry, load_registry_text
 from nexus_lab.registry.schema import RefFault, resolve_ref
 from nexus_lab.registry.signature import SignatureDetail, estimate_tokens, first_sentence, signature
-from nexus_lab.registry.text import neutralise
+from nexus_lab.registry.text import neutralise, repair_text
 
 if TYPE_CHECKING:
     from nexus_lab.registry.server import McpServer
@@ -75,6 +75,7 @@ __all__ = [
     "load_registry",
     "load_registry_text",
     "neutralise",
+    "repair_text",
     "resolve_ref",
     "schema_text",
     "signature",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.digests import remembered_sha256
+from nexus_lab.registry import repair_text
 from nexus_lab.routing.base import EmbedderError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class SentenceEmbedder:
             return np.zeros((0, self.dim), np.float32)
         with self._turn, _few_threads(len(texts)):
             rows = self._model.encode(
-                [prefix + text for text in texts],
+                [prefix + repair_text(text) for text in texts],
                 batch_size=_BATCH,
                 normalize_embeddings=True,
                 convert_to_numpy=True,

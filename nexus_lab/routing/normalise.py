@@ -89,9 +89,10 @@ def split_identifiers(text: str) -> str:
 def normalise(request: str) -> NormalisedRequest:
     """Mask the parts of `request` that say nothing about the tool.
 
-    Only the first 4,000 characters are matched. A request of which nothing is left is matched as it is.
+    Only the first 4,000 characters are matched, up to the last whole word. A request of which nothing is left
+    is matched as it is.
     """
-    text = request[:_MATCHED_CHARACTERS]
+    text = _beginning(request)
     spans: list[MaskedSpan] = []
     for kind, pattern in _PATTERNS:
         for match in pattern.finditer(text):
@@ -105,3 +106,11 @@ def normalise(request: str) -> NormalisedRequest:
     if not re.search(r"\w", matched):
         matched = _GAP.sub(" ", request[:_MATCHED_CHARACTERS]).strip()
     return NormalisedRequest(request, matched, tuple(spans))
+
+
+def _beginning(request: str) -> str:
+    """Return what is matched of `request`; half a path or number would be another one, so no word is cut."""
+    text = request[:_MATCHED_CHARACTERS]
+    if text == request or request[_MATCHED_CHARACTERS].isspace():
+        return text
+    return text[: len(text) - len(text.split()[-1])] if text[-1:].strip() else text

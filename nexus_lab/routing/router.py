@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import Registry, load_registry, neutralise
+from nexus_lab.registry import Registry, load_registry, neutralise, repair_text
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError
 from nexus_lab.routing.calibration import RouterCalibration, load_calibration
 from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
@@ -172,6 +172,7 @@ class Router:
         tau, top_k
             Of this decision alone; ``None`` takes the router's own.
         """
+        request = repair_text(request)
         with self._turn:
             stage = self.scores(request, context)
             return self._decide(

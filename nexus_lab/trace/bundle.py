@@ -115,7 +115,8 @@ def load(bundle: Path, *, live: bool = False) -> Loaded:
     """
     for _ in range(3):  # a compaction elsewhere may take the journal away while we look at it
         try:
-            manifest, folded = read_manifest(bundle), _journal(bundle, live=live)
+            manifest = read_manifest(bundle)
+            folded = _journal(bundle, manifest, live=live)
             tables = {table: _table(bundle, table) for table in TABLES}
         except FileNotFoundError:
             continue
@@ -145,12 +146,12 @@ def _joined(
     return Loaded(manifest, tables)
 
 
-def _journal(bundle: Path, *, live: bool = False) -> Folded | None:
+def _journal(bundle: Path, manifest: Manifest | None, *, live: bool = False) -> Folded | None:
     path = bundle / JOURNAL
     if not path.exists():
         return None
     try:
-        return fold_journal(read_journal(path), live=live)
+        return fold_journal(read_journal(path), manifest=manifest, live=live)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedSession(
             f"the journal of {bundle} is not one that this version reads: {type(error).__name__}: {error}",
@@ -215,7 +216,8 @@ def compact(bundle: Path) -> Manifest:
         When the disk cannot be written; the journal stays.
     """
     _sweep(bundle)
-    found, folded = read_manifest(bundle), _journal(bundle)
+    found = read_manifest(bundle)
+    folded = _journal(bundle, found)
     loaded = _joined(bundle, found, folded, {table: _table(bundle, table) for table in TABLES})
     if folded is None:
         return _discard_empty_journal(bundle, found, loaded.manifest)

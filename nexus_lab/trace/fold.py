@@ -12,8 +12,9 @@ from nexus_lab.trace.base import TABLES, BundleStatus, Run
 from nexus_lab.trace.schema import SCHEMAS, frame_of, row_from_json, row_to_json, table_row, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from nexus_lab.trace.base import Manifest
     from nexus_lab.trace.journal import JournalRecords
 
 __all__ = ["Folded", "event_record", "fold_journal", "run_record"]
@@ -67,9 +68,18 @@ class Folded:
     live: bool
 
 
-def fold_journal(journal: JournalRecords, *, live: bool = False) -> Folded | None:
-    """Turn the records of one run into tables; ``None`` when not even the run's first record survived."""
-    run, session = _opening(journal.records)
+def fold_journal(
+    journal: JournalRecords, *, manifest: Manifest | None = None, live: bool = False
+) -> Folded | None:
+    """Turn the records of one run into tables; ``None`` when nothing says whose they are.
+
+    Parameters
+    ----------
+    manifest
+        Of the bundle; knows the run that is being recorded, should the record that opens the journal be
+        damaged.
+    """
+    run, session = _opening(journal.records, manifest)
     if run is None:
         return None
     live = live and run.status is not BundleStatus.COMPLETE
@@ -118,10 +128,14 @@ def _row_tables(
     return {**tables, "drift": pl.concat([frame_of("drift", ()), *drift])}, unreadable
 
 
-def _opening(records: Iterable[Mapping[str, Any]]) -> tuple[Run | None, Mapping[str, Any]]:
+def _opening(
+    records: Sequence[Mapping[str, Any]], manifest: Manifest | None
+) -> tuple[Run | None, Mapping[str, Any]]:
     """Return the run with everything later records said about it, and the session's part."""
     run: Run | None = None
     session: Mapping[str, Any] = {}
+    if records and manifest and manifest.latest and manifest.latest.status is BundleStatus.RECORDING:
+        run, session = replace(manifest.latest, status=BundleStatus.RECOVERED), manifest.to_dict()
     for record in records:
         kind = record.get("type")
         if kind == "run":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from nexus_lab.agent import ApprovalRefused, EventKind, TurnOutcome, splicing
 from nexus_lab.agent.rows import OpRow
-from nexus_lab.arguments import ArgumentsError
+from nexus_lab.arguments import ArgumentsError, plan_call
 from nexus_lab.cache import Append, Drop, Repos
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled
@@ -48,6 +49,19 @@ def test_a_turn_routes_fills_calls_and_answers(make_agent):
     } <= spans
     roles = [message.role for message in agent.conversation.messages]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
+
+
+def test_planning_the_call_counts_to_the_first_token(make_agent, monkeypatch):
+    def slowly(*arguments):
+        time.sleep(1)
+        return plan_call(*arguments)
+
+    agent = make_agent("hello")
+    agent.ask("Say hello")  # what loads on first use would hide the rest
+    monkeypatch.setattr("nexus_lab.agent.calling.plan_call", slowly)
+    turn = agent.ask("Say hello")
+    before = turn.times_ms["route"] + turn.times_ms["prefill"]
+    assert turn.ttft_s > before / 1e3 + 1
 
 
 def test_messages_tile_the_program_without_gaps(make_agent):
@@ -225,7 +239,17 @@ def test_a_request_longer_than_the_context_is_a_typed_failure(make_agent):
     assert turn.outcome is TurnOutcome.FAILED
     assert isinstance(turn.problem, ContextFull)
     assert turn.problem.next_step
+    agent.router.tool = None
+    assert agent.ask("word " * 3000).outcome is TurnOutcome.FAILED  # nothing was answered
+    agent.router.tool = "echo"
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
+def test_a_request_that_no_encoding_carries_is_heard(make_agent):
+    turn = make_agent({"type": "string"}).ask('Say "a\ud800b"')
+    assert turn.outcome is TurnOutcome.CALLED
+    assert turn.request.encode()
+    assert turn.arguments["text"] in turn.request
 
 
 def test_arguments_that_cannot_fit_are_tried_twice_and_fail_typed(make_agent):

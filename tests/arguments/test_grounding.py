@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ def accepts(plan: GrammarPlan, text: str) -> bool:
     [
         ("Show issue 482 and 7,000 of 2.5", "number", WHOLE, (482, 7000, 2.5)),
         ("Close acme/webshop#560", "number", WHOLE, (560,)),
+        ("Issues 1,2 and 1,000", "number", WHOLE, (1, 2, 1000)),
+        ("From -5 to (−2.5), 10-20, GPT-4 .5", "n", {"type": "number"}, (-5, 5, -2.5, 2.5, 10, 20, 4, 0.5)),
         ("Since 2026-02-01 until 2026-02-28", "since", TEXT, ("2026-02-01", "2026-02-28")),
         ("Since 2026-02-01", "day", {"type": "string", "format": "date"}, ("2026-02-01",)),
         ("Read https://example.com/a, please", "url", TEXT, ("https://example.com/a",)),
@@ -71,6 +74,45 @@ def test_values_are_what_was_said_and_looks_like_them(
     request_: str, argument: str, schema: dict[str, Any], values: tuple[Any, ...]
 ):
     assert spoken_values(tool(**{argument: schema}), request_) == {argument: values}
+
+
+def test_a_free_text_is_offered_as_it_was_written():
+    values = spoken_values(tool(query=TEXT), "Run SELECT name, price FROM products WHERE stock > 1.")["query"]
+    assert "SELECT name, price FROM products WHERE stock > 1" in values
+    assert all(value in "Run SELECT name, price FROM products WHERE stock > 1." for value in values)
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + ".5", "9" * 3_999, "v1.2.3 of python3.11", "#1.2.3"])
+def test_what_is_no_number_is_not_offered_as_one(text: str):
+    assert spoken_values(tool(n={"type": "number"}), text) == {}
+
+
+def test_of_a_long_request_only_texts_that_fit_are_held():
+    request = "hello world foo bar " * 5_000
+    tracemalloc.start()
+    values = spoken_values(tool(query=TEXT, body={**TEXT, "maxLength": 1_000}), request)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert max(map(len, values["query"])) <= 256
+    assert max(map(len, values["body"])) <= 1_000
+    plan = plan_call(tool(("query",), query=TEXT), request)
+    assert accepts(plan, '{"query":"hello world foo bar"}')
+    assert not accepts(plan, '{"query":"never said"}')
+
+
+def test_what_no_encoding_carries_does_not_break_the_grammar():
+    plan = plan_call(tool(("query",), query=TEXT), 'Find "a\ud800b"')
+    assert accepts(plan, '{"query":"a\ufffdb"}') or accepts(plan, '{"query":"a\ufffd\ufffd\ufffdb"}')
+
+
+def test_half_a_word_of_a_long_request_is_not_offered():
+    request = "word " * 797 + "see docs/a-page-of-its-own.md"
+    assert set(spoken_values(tool(path=TEXT), request)["path"]) == {
+        "word",
+        "see",
+        "docs/a-page-of-its-own.md",
+    }
 
 
 def test_an_owner_is_told_from_its_repository():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from direct import Blocks, direct, rows_by_position, same_rows
@@ -17,6 +20,7 @@ from nexus_lab.cache import (
     Splice,
     StartKind,
 )
+from nexus_lab.cache.snapshots import DEFAULT_ARENA_BYTES, SnapshotStore
 from nexus_lab.engine import StateMismatch, StateRestoreFailed
 from nexus_lab.errors import Decline
 
@@ -195,3 +199,10 @@ def test_when_even_the_undo_fails_the_snapshots_remain(engine, words):
         assert result.start.kind is StartKind.SNAPSHOT
         assert np.array_equal(result.logits, before.logits)
     runner.pool.close()
+
+
+def test_the_arena_grows_with_the_rows_of_a_full_context(engine):
+    capacity = SnapshotStore.for_engine(engine).counters()["arena_capacity_bytes"]
+    assert capacity == DEFAULT_ARENA_BYTES
+    larger = SimpleNamespace(info=replace(engine.info, n_layer=48, n_head_kv=8, head_dim_k=128), n_ctx=8192)
+    assert SnapshotStore.for_engine(larger).counters()["arena_capacity_bytes"] > 2 * capacity

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from direct import NOISE, Blocks, direct, kl, rows_by_position, same_rows
@@ -12,6 +15,7 @@ from nexus_lab.cache import (
     CacheProgram,
     IntegrityError,
     ProgramRunner,
+    Repos,
     SequencePool,
     Splice,
     StartKind,
@@ -167,6 +171,53 @@ def test_a_runner_with_a_pool_of_its_own_leaves_nothing_behind(engine, words):
     assert engine.used_cells() == 0
 
 
+def test_a_runner_that_was_forgotten_gives_its_sequence_up(engine, words):
+    pool = SequencePool(engine)
+    for shared in (None, pool):
+        for _ in range(33):
+            ProgramRunner(engine, pool=shared).run(CacheProgram((Append(words[:5]),)))
+            gc.collect()
+    pool.check_integrity()
+    engine.make_room(engine.n_ctx)
+    assert engine.used_cells() == 0
+    assert pool.counters()["leased"] == pool.counters()["warm"] == 0
+
+
+def test_a_forgotten_engine_is_not_kept_by_what_it_was_used_for(words):
+    from nexus_lab.engine import Engine
+
+    engine = Engine.load(n_ctx=64, threads=1)
+    runner = ProgramRunner(engine)
+    runner.run(CacheProgram((Append(words[:5]),)))
+    gone = weakref.ref(engine)
+    del engine, runner
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_pool_ends_only_its_own_leases_and_each_once(engine, words):
+    pool, other = SequencePool(engine), SequencePool(engine)
+    seq = other.lease()
+    with pytest.raises(SequenceError, match="not leased"):
+        pool.retire(seq)
+    with ProgramRunner(engine, pool=pool) as runner:
+        warm = runner.run(CacheProgram((Append(words[:5]),))).seq
+    with pytest.raises(SequenceError, match="not leased"):
+        pool.retire(warm)
+    pool.check_integrity()
+    other.retire(seq)
+    pool.close()
+
+
+def test_a_sequence_that_does_not_exist_leaves_the_runner_as_it_was(words, make_runner):
+    runner = make_runner()
+    program = CacheProgram((Append(words[:5]),))
+    seq = runner.run(program).seq
+    with pytest.raises(SequenceError):
+        runner.run(program, seq=99)
+    assert (runner.program, runner.seq) == (program, seq)
+
+
 def test_warm_sequences_make_room_for_leases(engine, words):
     pool = SequencePool(engine)
     with ProgramRunner(engine, pool=pool) as runner:
@@ -210,6 +261,23 @@ def test_a_moved_tail_that_finds_no_cells_comes_back(engine, words, make_runner)
             second.step(*CacheProgram((Append(words[:29]),)).drop((5, 15)).repos().ops[-1:])
         assert second.program == program
         assert same_rows(rows(engine, second), before)
+    finally:
+        engine.release_sequence(seq)
+
+
+def test_a_moved_tail_takes_the_cells_it_shared_with_a_warm_sequence(engine, words, make_runner):
+    pool = SequencePool(engine)
+    with make_runner(pool=pool) as first:
+        first.run(CacheProgram((Append(words[:30]),)))
+        second = make_runner(pool=pool, store=first.store)
+        second.run(CacheProgram((Append(words[:29]),)).append(words[29:32]).drop((5, 15)))
+    seq = engine.acquire_sequence()
+    try:
+        # Evicting the warm sequence frees no cell by itself: the tail of the other one has them too.
+        fill(engine, seq, engine.n_ctx - engine.used_cells())
+        second.step(Repos())
+        assert second.snapshot.state.next_position == 22
+        assert pool.counters()["warm"] == 0
     finally:
         engine.release_sequence(seq)
 

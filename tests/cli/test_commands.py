@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 
 import pytest
 
+from nexus_lab.cli import main
 from nexus_lab.cli._output import plain
+from nexus_lab.cli.run import _approve
+from nexus_lab.registry import ToolSpec
 
 
 def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +42,8 @@ def test_help_names_every_group():
         (("profile", "show", "nobody"), "nobody"),
         (("profile", "set", "mine", "k=1"), "r_base"),
         (("run", "hello"), "--command"),
+        (("run", "hello", "--command", ""), "--command ''"),
+        (("run", "hello", "--command", "server 'open"), "open"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_a_next_step(words, expected, tmp_path):
@@ -46,6 +52,33 @@ def test_a_mistake_is_a_sentence_and_a_next_step(words, expected, tmp_path):
     assert expected in result.stderr
     assert "next:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    result = run("profile", "set", "mine", "k=5", NEXUS_LAB_HOME=str(tmp_path / "file"))
+    assert result.returncode == 2
+    assert "cannot be written" in result.stderr
+    assert "next:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_failure_of_the_system_is_a_sentence_too(monkeypatch, capsys):
+    def failing(**_options: object) -> None:
+        raise PermissionError(13, "Permission denied", "/a[red]b")
+
+    monkeypatch.setattr("nexus_lab.cli._app.app", failing)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "/a[red]b" in said
+    assert "next:" in said
+
+
+def test_where_nobody_can_be_asked_nothing_is_approved(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert _approve(yes=False)(ToolSpec("delete", "", {}), {}) is False
 
 
 def test_a_profile_can_be_changed_and_shown(tmp_path):

@@ -24,6 +24,10 @@ def test_text_comes_back(smol_session: Engine, text: str):
 
 
 @pytest.mark.model
+def test_half_a_surrogate_pair_is_no_error(smol: Engine):
+    assert smol.detokenize(smol.tokenize("a\ud800b", special=False)) == "a?b"
+
+
 def test_markup_is_control_only_when_asked(smol: Engine):
     marked = smol.tokenize("<|im_start|>user", special=True)
     plain = smol.tokenize("<|im_start|>user", special=False)

@@ -121,6 +121,13 @@ def test_vectors_have_unit_norm_and_mean_something(minilm: SentenceEmbedder):
 
 
 @pytest.mark.model
+def test_text_that_no_encoding_carries_is_routed(minilm: SentenceEmbedder, registry: Registry):
+    router = Router(registry, minilm, store=False)
+    router.add_example("\udcff wide", registry.names[0])
+    decision = router.route("List issues \ud800")
+    assert json.dumps(decision.to_dict(), ensure_ascii=False).encode()
+
+
 def test_routing_with_the_bundled_embedder(minilm: SentenceEmbedder, registry: Registry):
     router = Router(registry, minilm)
     assert router.calibration.embedder == minilm.fingerprint

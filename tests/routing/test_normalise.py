@@ -55,6 +55,13 @@ def test_only_the_beginning_of_a_long_request_is_matched():
     assert len(normalise("word " * 100_000).text) <= 4_000
 
 
+@pytest.mark.parametrize("tail", ["/a/b/c/d/e", "2024-05-01", " and/or more", "word"])
+def test_no_word_is_cut_where_the_matched_part_ends(tail: str):
+    for length in range(3_985, 4_001):
+        found = normalise("x" * 9 + " " + "y " * ((length - 10) // 2) + " " * (length % 2) + tail)
+        assert all(found.request[span.stop : span.stop + 1].strip() == "" for span in found.spans)
+
+
 @pytest.mark.parametrize(
     ("text", "split"),
     [

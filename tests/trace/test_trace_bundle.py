@@ -399,6 +399,19 @@ def test_a_lost_manifest_is_made_again_from_the_journal(tmp_path):
     assert len(session.tree()) == 4
 
 
+def test_a_journal_whose_first_record_is_damaged_keeps_the_others(tmp_path):
+    path = _abandoned(tmp_path)
+    whole = path.with_name("whole.nexus")
+    shutil.copytree(path, whole)
+    data = bytearray((path / JOURNAL).read_bytes())
+    data[40] ^= 1
+    (path / JOURNAL).write_bytes(data)
+    session = read_session(path)
+    assert session.manifest.status == "recovered"
+    assert any("damaged" in note for note in session.manifest.notes)
+    assert same(frames(session), frames(read_session(whole)))
+
+
 def test_a_folder_that_cannot_be_written_is_read_as_it_stands(tmp_path, monkeypatch):
     path = _abandoned(tmp_path)
 
