@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Bar, Notice } from "./bar";
 import type { Client } from "./client";
+import { listenToCommands } from "./commands";
 import { int } from "./format";
 import { isTyping, keepKeysFrom, KEY_LIST } from "./keys";
 import { AgentPanel } from "./panels/agent";
@@ -142,6 +143,7 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
   }, [heard]);
 
   useEffect(() => (root.current ? keepKeysFrom(root.current) : undefined), []);
+  useEffect(() => (root.current ? listenToCommands(root.current, client) : undefined), [client]);
 
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,19 +1,31 @@
 /**
  * Keys of a view. They are taken only while the focus is inside the view's root, and stopped there, since Lab's
  * command mode uses single keys too. Lab listens on the document before the root hears anything, but leaves
- * elements marked `data-lm-suppress-shortcuts` alone; the mark is set for keys of ours and for no other, so that
- * Ctrl+S still saves the notebook.
+ * elements marked `data-lm-suppress-shortcuts` alone. It looks from the focused element upwards and stops at the
+ * first that one of its selectors matches, so it is that element that bears the mark; and only for keys of ours, so
+ * that Ctrl+S still saves the notebook.
  */
 const MARK = "data-lm-suppress-shortcuts";
 
 export function keepKeysFrom(root: HTMLElement): () => void {
+  let marked: Element | null = null;
+  const unmark = () => {
+    marked?.removeAttribute(MARK);
+    marked = null;
+  };
   const decide = (event: KeyboardEvent) => {
-    const inside = event.target instanceof Node && root.contains(event.target);
+    unmark();
     const chord = event.ctrlKey || event.metaKey || event.altKey;
-    root.toggleAttribute(MARK, inside && (!chord || event.key === "Enter"));
+    if (!(event.target instanceof Element) || !root.contains(event.target)) return;
+    if (chord && event.key !== "Enter") return;
+    marked = event.target;
+    marked.setAttribute(MARK, "");
   };
   window.addEventListener("keydown", decide, true);
-  return () => window.removeEventListener("keydown", decide, true);
+  return () => {
+    window.removeEventListener("keydown", decide, true);
+    unmark();
+  };
 }
 
 /** Whether the key belongs to what is typed into. */

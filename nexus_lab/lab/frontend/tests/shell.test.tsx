@@ -58,14 +58,39 @@ describe("shell", () => {
     expect(heard).toEqual(["s"]);
   });
 
-  it("marks itself for Lab while one of its keys is pressed inside", async () => {
-    const root = mount(fakeKernel().client).querySelector(".nl")!;
-    await press(root.querySelector(".panel")!, "d");
-    expect(root.hasAttribute("data-lm-suppress-shortcuts")).toBe(true);
-    await press(root.querySelector(".panel")!, "s", { ctrlKey: true });
-    expect(root.hasAttribute("data-lm-suppress-shortcuts")).toBe(false);
+  it("marks the element with the focus for Lab while one of its keys is pressed", async () => {
+    const panel = mount(fakeKernel().client).querySelector(".panel")!;
+    await press(panel, "ArrowRight");
+    expect(panel.hasAttribute("data-lm-suppress-shortcuts")).toBe(true);
+    await press(panel, "s", { ctrlKey: true });
+    expect(panel.hasAttribute("data-lm-suppress-shortcuts")).toBe(false);
+    await press(panel, "d");
     await press(document.body, "d");
-    expect(root.hasAttribute("data-lm-suppress-shortcuts")).toBe(false);
+    expect(document.querySelector("[data-lm-suppress-shortcuts]")).toBeNull();
+  });
+
+  it("carries out commands that reach its root, and no others", async () => {
+    const kernel = fakeKernel();
+    const root = mount(kernel.client).querySelector(".nl")!;
+    const send = async (command: string) => {
+      await act(() => {
+        root.dispatchEvent(new CustomEvent("nexus-lab:command", { detail: { command } }));
+      });
+    };
+    await send("step-back");
+    await send("step-forward");
+    expect(kernel.asked("cache.back")).toEqual([{}]);
+    expect(kernel.asked("cache.forward")).toEqual([{}]);
+    expect(selected(root)).toContain("Cache");
+    await send("next-decision");
+    expect(selected(root)).toContain("Routing");
+    expect(kernel.client.kept<string | null>("routing.chosen", null).value).toBe(PARTS.routing!.decisions[1]!.id);
+    await send("compare");
+    expect(selected(root)).toContain("Session");
+    await send("stop");
+    expect(kernel.asked("stop")).toHaveLength(1);
+    await send("no such command");
+    expect(selected(root)).toContain("Session");
   });
 
   it("shows the key sheet for ?", async () => {
