@@ -283,11 +283,11 @@ def test_commands_reach_the_view_with_the_focus(page: Page, view):
 
 def test_the_palette_steps(page: Page, view):
     cache = open_panel(view, "Cache")
-    _, total = position(cache)
+    here, total = position(cache)
     lab.execute(page, "nexus-lab:step-back")
-    expect(cache).to_contain_text(f"op {total - 1} of {total}", timeout=60_000)
+    expect(cache).to_contain_text(f"op {here - 1} of {total}", timeout=60_000)
     lab.execute(page, "nexus-lab:step-forward")
-    expect(cache).to_contain_text(f"op {total} of {total}", timeout=60_000)
+    expect(cache).to_contain_text(f"op {here} of {total}", timeout=60_000)
 
 
 def test_a_fork_is_a_run_of_its_own(view):
@@ -364,7 +364,8 @@ def test_the_trace_file_opens_in_the_viewer(page: Page, view, server):
     expect(grid.get_by_role("row").nth(1)).to_contain_text("retrieval")
     expect(page.locator(".jp-mod-current .jp-Toolbar-kernelName")).to_have_count(0)
     assert_accessible(page, ".nl-trace")
-    lab.execute(page, "application:close")
+    lab.execute(page, "docmanager:open", path=QUICK_START)
+    expect(view).to_be_visible()
 
 
 # -- themes and access -------------------------------------------------------------------------------------
