@@ -53,7 +53,7 @@ from nexus_lab.splice.measures import (
 from nexus_lab.splice.model import SpliceUnavailable, model_header
 from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
 from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
-from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
+from nexus_lab.splice.strategies import Full, Leading, NoRepair, Scattered, StrategyError, Trailing, strategy
 from nexus_lab.splice.trials import (
     Reference,
     Trial,
@@ -96,6 +96,7 @@ __all__ = [
     "RepairPlan",
     "RepairStrategy",
     "Run",
+    "Scattered",
     "Shadow",
     "SpliceContract",
     "SplicePath",
