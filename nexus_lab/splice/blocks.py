@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ class ToolBlock:
     def __init__(self, path: Path | str, *, verify: bool = False) -> None:
         self.path = Path(path)
         try:
-            facts = os.stat(self.path)
+            facts = self.path.stat()
             self._file = _core.BlockFile(self.path)
             if verify:
                 self._file.verify()
