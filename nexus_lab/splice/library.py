@@ -228,6 +228,7 @@ class BlockLibrary:
         return kept.block() if kept is not None and kept.stamp == stamp else None
 
     def _keep(self, address: str, block: ToolBlock) -> ToolBlock:
+        touch(block.path)  # by the clock of every other use: that of the file system may lag behind
         try:
             stamp = _stamp(block.path.stat())
         except FileNotFoundError:
