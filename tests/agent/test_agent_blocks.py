@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nexus_lab.agent.blocks import block_recipes
+from nexus_lab.cache import Repair
 from nexus_lab.splice import BlockCompiler, build_blocks
 
 pytestmark = pytest.mark.model
@@ -32,3 +33,14 @@ def test_a_context_of_none_compiles_the_same_tokens_behind_nothing(make_agent):
     assert behind.tokens == alone.tokens
     assert behind.context == agent.conversation.tokens
     assert alone.context == ()
+
+
+def test_the_negative_control_runs_in_a_turn_as_any_repair_does(make_agent):
+    agent = make_agent("hello", schema_mode="splice(fixed)", repair="scattered", repair_budget=0.5)
+    row = agent.ask("Say hello").splice
+    assert (row.path, row.strategy, row.decline) == ("repaired", "scattered", None)
+    assert row.repaired == -(-row.n_tokens // 2)
+    (repair,) = [op for op in agent.conversation.runner.timeline.ops if isinstance(op, Repair)]
+    assert repair.selection == tuple(
+        row.n_past + i * row.n_tokens // row.repaired for i in range(row.repaired)
+    )
