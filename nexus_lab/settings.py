@@ -47,9 +47,10 @@ class Profile:
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
         ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
     repair
-        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``none`` or ``full``.
+        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``none``, ``full``, or ``scattered``,
+        which is a negative control.
     repair_budget
-        Fraction of the block that ``leading`` recomputes, in [0, 1].
+        Fraction of the block that ``leading`` and ``scattered`` recompute, in [0, 1].
     policy
         Cache policy between turns: ``full`` or ``rolling_drop`` (with `keep_responses`).
     keep_responses
@@ -177,9 +178,9 @@ def _check_splice(profile: Profile) -> None:
             "choose a D_KL bound in nats above 0",
         )
     _require(
-        profile.repair in ("leading", "trailing", "none", "full"),
+        profile.repair in ("leading", "trailing", "scattered", "none", "full"),
         f"unknown repair strategy {profile.repair!r}",
-        "choose leading, trailing, none or full",
+        "choose leading, trailing, none, full or scattered",
     )
     _require(
         _is_number(profile.repair_budget) and 0 <= profile.repair_budget <= 1,

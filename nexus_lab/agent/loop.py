@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,7 +17,7 @@ from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
 from nexus_lab.agent.splicing import Splicer
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
 from nexus_lab.cache import SequencePool, SnapshotStore, make_policy
-from nexus_lab.engine import SamplerSettings
+from nexus_lab.engine import EngineClosed, SamplerSettings
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
@@ -232,9 +232,12 @@ class Agent:
             time.sleep(_CANCEL_STEP_S)
 
     def close(self) -> None:
-        """Give the sequences back, warm ones included. Engine and servers stay as they are."""
+        """Give the sequences back, warm ones included. Engine and servers stay as they are.
+
+        Harmless when the engine has been closed before.
+        """
         self.new_conversation()
-        with self.engine.turn():
+        with suppress(EngineClosed), self.engine.turn():
             self._pool.close()
 
     # -- the turn -----------------------------------------------------------------------------------------

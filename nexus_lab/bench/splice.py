@@ -75,6 +75,7 @@ DEFAULT_REPAIRS = (
     Repair("leading", 0.25),
     Repair("trailing", 0.25),
     Repair("trailing", None),
+    Repair("scattered", 0.25),
 )
 
 

@@ -174,6 +174,8 @@ class Executor:
             raise
         except NexusError as error:
             return Decline("block_refused", error.problem)
+        except OSError as error:  # a block that vanished or cannot be read any more
+            return Decline("block_unreadable", f"the block cannot be read: {error}")
         wanted = np.arange(op.anchor, op.anchor + len(op.tokens))
         if tokens != op.tokens or not np.array_equal(np.sort(compiled.positions), wanted):
             return Decline("block_differs", f"block {op.block_id} holds other tokens than the program says")

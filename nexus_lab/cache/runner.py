@@ -19,7 +19,7 @@ from nexus_lab.cache.slots import SequencePool
 from nexus_lab.cache.snapshots import ARENA_FULL, RowMap, Snapshot, SnapshotStore
 from nexus_lab.cache.start import plan_start
 from nexus_lab.cache.state import fold
-from nexus_lab.engine.errors import ContextFull
+from nexus_lab.engine.errors import ContextFull, EngineClosed
 from nexus_lab.errors import Cancelled, Decline
 
 if TYPE_CHECKING:
@@ -230,12 +230,15 @@ class ProgramRunner:
     def close(self) -> None:
         """Give the sequence back; in a pool that was given, its plain prefix stays warm for others.
 
-        Snapshots stay in the store.
+        Snapshots stay in the store. Behind a closed engine there is nothing to give back.
         """
-        with self._engine.turn():
-            self._give_back()
-            if self._own_pool:
-                self.pool.close()
+        try:
+            with self._engine.turn():
+                self._give_back()
+                if self._own_pool:
+                    self.pool.close()
+        except EngineClosed:
+            self._forget()
 
     def __enter__(self) -> Self:
         return self
@@ -440,6 +443,9 @@ class ProgramRunner:
     def _give_back(self) -> None:
         if self._seq is not None and not self._borrowed:
             self.pool.retire(self._seq)
+        self._forget()
+
+    def _forget(self) -> None:
         self._lease.clear()
         self._seq, self._borrowed = None, False
         self._live = _empty()

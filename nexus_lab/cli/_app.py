@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from nexus_lab.cli import benchmark, demo, doctor, evaluate, export, profile, registry, route, run
+from nexus_lab.cli import benchmark, blocks, demo, doctor, evaluate, export, profile, registry, route, run
 
 __all__ = ["app"]
 
@@ -21,6 +21,7 @@ app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
+app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")
 app.add_typer(profile.app, name="profile", help="Show and change the named settings.")
 app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice.")
 app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures, the workbench.")

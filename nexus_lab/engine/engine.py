@@ -174,6 +174,11 @@ class Engine(ModelText):
         """
         return self._runtime.turn_lock.cancel()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the running turn has been asked to stop."""
+        return self._runtime.turn_lock.cancelled
+
     @cached_property
     def machine(self) -> dict[str, Any]:
         """Facts about machine and versions, with this engine's threads."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasuredSplice", "NextToken", "SpliceSettings", "SpliceTrial"]
 
-_REPAIRS = ("leading", "trailing", "none", "full")
+_REPAIRS = ("leading", "trailing", "none", "full", "scattered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from nexus_lab.splice.base import (
     SpliceTimings,
 )
 from nexus_lab.splice.blocks import ToolBlock
+from nexus_lab.splice.building import BlockRecipe, BuildReport, QuotaTooSmall, build_blocks
 from nexus_lab.splice.calibration import (
     Calibration,
     CalibrationCell,
@@ -41,7 +42,7 @@ from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fract
 from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift, row_drift
 from nexus_lab.splice.fidelity import NoiseFloor, Shadow, no_room, noise_floor, prompt_tokens, shadow_prefill
 from nexus_lab.splice.identity import block_id, context_hash
-from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks
+from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks, library_root
 from nexus_lab.splice.measures import (
     Fidelity,
     LogitsError,
@@ -52,8 +53,10 @@ from nexus_lab.splice.measures import (
 )
 from nexus_lab.splice.model import SpliceUnavailable, model_header
 from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
+from nexus_lab.splice.shelf import DEFAULT_QUOTA
 from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
-from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
+from nexus_lab.splice.strategies import Full, Leading, NoRepair, Scattered, StrategyError, Trailing, strategy
+from nexus_lab.splice.survey import BlockReport, BlockState, survey
 from nexus_lab.splice.trials import (
     Reference,
     Trial,
@@ -66,12 +69,17 @@ from nexus_lab.splice.trials import (
 
 __all__ = [
     "CURVE",
+    "DEFAULT_QUOTA",
     "SYSTEM_PROMPT",
     "BlockCompiler",
     "BlockLibrary",
+    "BlockRecipe",
     "BlockRefused",
+    "BlockReport",
+    "BlockState",
     "BlockUnknown",
     "Bounded",
+    "BuildReport",
     "Calibration",
     "CalibrationCell",
     "CalibrationError",
@@ -91,11 +99,13 @@ __all__ = [
     "NoRepair",
     "NoiseFloor",
     "Paper",
+    "QuotaTooSmall",
     "Reference",
     "RepairKind",
     "RepairPlan",
     "RepairStrategy",
     "Run",
+    "Scattered",
     "Shadow",
     "SpliceContract",
     "SplicePath",
@@ -108,6 +118,7 @@ __all__ = [
     "Trial",
     "TrialCase",
     "block_id",
+    "build_blocks",
     "calibrate",
     "choose",
     "choose_for",
@@ -117,6 +128,7 @@ __all__ = [
     "is_anchored",
     "key_value_drift",
     "kl_divergence",
+    "library_root",
     "load_calibration",
     "measure_reference",
     "measure_splice",
@@ -134,6 +146,7 @@ __all__ = [
     "shadow_prefill",
     "splice_block",
     "strategy",
+    "survey",
     "top1_agreement",
     "top_k_overlap",
     "why_not",

@@ -61,6 +61,7 @@ class RepairKind(StrEnum):
     NONE = "none"
     LEADING = "leading"
     TRAILING = "trailing"
+    SCATTERED = "scattered"
     FULL = "full"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 
@@ -16,7 +18,16 @@ if TYPE_CHECKING:
     from nexus_lab._core import BuddyArena
     from nexus_lab.engine import Engine
 
-__all__ = ["ToolBlock"]
+__all__ = ["ToolBlock", "mapped_files"]
+
+_mapped: WeakSet[ToolBlock] = WeakSet()
+_mapped_lock = Lock()
+
+
+def mapped_files() -> set[tuple[int, int]]:
+    """Device and inode of every block file that this process has mapped."""
+    with _mapped_lock:
+        return {block.identity for block in _mapped}
 
 
 class ToolBlock:
@@ -35,11 +46,17 @@ class ToolBlock:
         When the file is truncated, foreign or damaged; its `field` names what differs.
     OSError
         When it cannot be read.
+
+    Attributes
+    ----------
+    identity
+        Device and inode of the file.
     """
 
     def __init__(self, path: Path | str, *, verify: bool = False) -> None:
         self.path = Path(path)
         try:
+            facts = self.path.stat()
             self._file = _core.BlockFile(self.path)
             if verify:
                 self._file.verify()
@@ -48,6 +65,9 @@ class ToolBlock:
         self.header = self._file.header
         self.tokens: tuple[int, ...] = tuple(self._file.tokens.tolist())
         self.context_hash: bytes = self.header.context_hash
+        self.identity = facts.st_dev, facts.st_ino
+        with _mapped_lock:
+            _mapped.add(self)
 
     @property
     def n_tokens(self) -> int:

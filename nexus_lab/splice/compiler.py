@@ -65,7 +65,7 @@ class BlockCompiler:
         Cancelled
             When the engine was cancelled; there is no file then.
         """
-        self._check(tokens)
+        self.check(tokens)
         with self._engine.turn(), self._engine.scratch_sequence() as seq:
             if len(context):
                 self._engine.prefill(seq, context, start=0, logits="none")
@@ -82,7 +82,7 @@ class BlockCompiler:
         tokens, context, path
             As in `compile`.
         """
-        self._check(tokens)
+        self.check(tokens)
         if self._engine.pos_max(seq) + 1 < len(context) + len(tokens):
             raise CompileError(
                 f"sequence {seq} holds fewer than {len(context)} + {len(tokens)} tokens",
@@ -90,7 +90,8 @@ class BlockCompiler:
             )
         return self._save(seq, tokens, context, path)
 
-    def _check(self, tokens: Sequence[int]) -> None:
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raise CompileError or SpliceUnavailable where there is nothing that could be compiled."""
         cache_layout(self._engine)
         if not len(tokens):
             raise CompileError("a block without tokens", next_step="give at least one token")

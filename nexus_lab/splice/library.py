@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import ref
 
-from nexus_lab.errors import NexusError
-from nexus_lab.paths import home
+from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.paths import NotWritten, atomic_write, home
 from nexus_lab.splice.base import BlockRefused
-from nexus_lab.splice.blocks import ToolBlock
-from nexus_lab.splice.compiler import BlockCompiler
+from nexus_lab.splice.blocks import ToolBlock, mapped_files
+from nexus_lab.splice.compiler import BlockCompiler, CompileError
 from nexus_lab.splice.identity import block_id, context_hash
 from nexus_lab.splice.model import model_name
+from nexus_lab.splice.shelf import DEFAULT_QUOTA, BlockEntry, compiling, entries, touch, trim
 
 if TYPE_CHECKING:
     import os
@@ -22,9 +27,20 @@ if TYPE_CHECKING:
 
     from nexus_lab.engine import Engine, SequenceState
 
-__all__ = ["BlockLibrary", "BlockUnknown", "LibraryBlocks"]
+__all__ = ["MODEL_FILE", "BlockLibrary", "BlockUnknown", "LibraryBlocks", "library_root"]
 
 _LOG = logging.getLogger(__name__)
+
+MODEL_FILE = "model.json"
+"""Says in the folder of a model's blocks which model that is."""
+
+_WARM = 8
+_ATTEMPTS = 3
+
+
+def library_root() -> Path:
+    """Folder of the compiled blocks of all models, in the package's data folder."""
+    return home() / "blocks"
 
 
 class BlockUnknown(NexusError):
@@ -39,7 +55,7 @@ class _Recipe:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    block: ToolBlock
+    block: ref[ToolBlock]
     stamp: tuple[int, int, int]
 
 
@@ -47,24 +63,35 @@ class BlockLibrary:
     """The blocks of one model.
 
     A block's address covers its tokens, its context, the model, the rotation and the cache layout, so that
-    anything else is another block. Files appear whole, by renaming: of two processes that compile the same
-    block, the later file takes the place of the earlier. An open block keeps the file it was read from.
+    anything else is another block. Files appear whole, by renaming, and of two processes that want the same
+    block one compiles it and the other waits. An open block keeps the file it was read from.
+
+    Every compile keeps the folder within its quota: the blocks used longest ago go, of whatever model, but
+    never one that this process has open. Another process that has one open keeps it, too, until it closes it.
 
     Parameters
     ----------
     engine
         The running model, which compiles what is missing.
     root
-        Folder of the blocks; by default ``blocks`` in the package's data folder.
+        Folder of the blocks of all models; by default that in the package's data folder.
+    quota
+        Bytes that all of them may take; ``None`` sets no limit.
     """
 
-    def __init__(self, engine: Engine, root: Path | None = None) -> None:
+    def __init__(
+        self, engine: Engine, root: Path | None = None, *, quota: int | None = DEFAULT_QUOTA
+    ) -> None:
         self.engine = engine
+        self.quota = quota
         self._compiler = BlockCompiler(engine)
         self._recipes: dict[str, _Recipe] = {}
         self._open: dict[str, _Open] = {}
+        # Kept open although nobody asks for them now, since opening one reads all of it.
+        self._warm: OrderedDict[str, ToolBlock] = OrderedDict()
         self._lock = Lock()
-        self.folder = (root or home() / "blocks") / engine.info.fingerprint
+        self.root = root or library_root()
+        self.folder = self.root / engine.info.fingerprint
 
     def address(self, tokens: Sequence[int], context: Sequence[int] = ()) -> str:
         """Address of the block of `tokens` behind `context`, whether it is there or not."""
@@ -86,11 +113,7 @@ class BlockLibrary:
         address = self.address(tokens, context)
         with self._lock:
             self._recipes[address] = recipe
-        found = self._find(address, recipe)
-        if found is not None:
-            return found
-        block = self._compiler.compile(recipe.tokens, recipe.context, path=self.path(address))
-        return self._keep(address, block)
+        return self._find(address, recipe) or self._compiled(address, recipe)
 
     def find(self, tokens: Sequence[int], context: Sequence[int] = ()) -> ToolBlock | None:
         """Return the block of `tokens` behind exactly `context` when it is there; compiles nothing."""
@@ -102,7 +125,9 @@ class BlockLibrary:
         block = self._compiler.capture(seq, tokens, context, path=self.path(address))
         with self._lock:
             self._recipes[address] = _Recipe(tuple(tokens), tuple(context))
-        return self._keep(address, block)
+        block = self._keep(address, block)
+        self.trim()
+        return block
 
     def get(self, address: str) -> ToolBlock:
         """Return the block of an address; compiles it again when its file is gone or bad.
@@ -128,6 +153,17 @@ class BlockLibrary:
         """Addresses of the blocks of this model that have a file, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.atb"))
 
+    def trim(self) -> tuple[BlockEntry, ...]:
+        """Bring the folder within the quota; returns what was removed."""
+        if self.quota is None or sum(entry.nbytes for entry in entries(self.root)) <= self.quota:
+            return ()
+        with self._lock:
+            self._warm.clear()
+        gone = trim(self.root, self.quota, spared=mapped_files())
+        if gone:
+            _LOG.info("evicted %d blocks to stay within %d bytes", len(gone), self.quota)
+        return gone
+
     def _find(self, address: str, recipe: _Recipe) -> ToolBlock | None:
         try:
             return self._load(address, recipe)
@@ -137,14 +173,46 @@ class BlockLibrary:
             _LOG.warning("%s; it is compiled again", refused.problem)
             return None
 
+    def _compiled(self, address: str, recipe: _Recipe) -> ToolBlock:
+        """Compile a block, or wait for the process that does."""
+        self._compiler.check(recipe.tokens)
+        path = self.path(address)
+        # The turn first: who waits for the file holds no one up that has the file and waits for the turn.
+        with self.engine.turn(), compiling(path, check=self._check_stopped):
+            block = self._find(address, recipe) if path.exists() else None
+            if block is None:
+                block = self._keep(address, self._written(path, recipe))
+        self._name_model()
+        self.trim()
+        return block
+
+    def _written(self, path: Path, recipe: _Recipe) -> ToolBlock:
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):  # another process made room, and took this one
+                return self._compiler.compile(recipe.tokens, recipe.context, path=path)
+        raise CompileError(
+            f"the block {path.name} is removed as soon as it is written",
+            next_step="give the library a larger quota, in every process that uses it",
+        )
+
+    def _check_stopped(self) -> None:
+        if self.engine.cancelled:
+            raise Cancelled("stopped while another process compiles the block", next_step="ask again")
+
+    def _name_model(self) -> None:
+        path = self.folder / MODEL_FILE
+        if not path.exists():
+            info = self.engine.info
+            with suppress(NotWritten):
+                atomic_write(path, json.dumps({"name": info.name, "sha256": info.sha256}).encode())
+
     def _load(self, address: str, recipe: _Recipe | None) -> ToolBlock:
         path = self.path(address)
         try:
             stamp = _stamp(path.stat())
-            kept = self._open.get(address)
-            if kept is not None and kept.stamp == stamp:
-                return kept.block
-            block = ToolBlock(path, verify=True)
+            block = self._kept(address, stamp)
+            if block is None:
+                block = ToolBlock(path, verify=True)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
@@ -152,13 +220,28 @@ class BlockLibrary:
         block.check(self.engine)
         if recipe is not None:
             _check_recipe(block, recipe)
-        with self._lock:
-            self._open[address] = _Open(block, stamp)
-        return block
+        touch(path)
+        return self._hold(address, block, stamp)
+
+    def _kept(self, address: str, stamp: tuple[int, int, int]) -> ToolBlock | None:
+        kept = self._open.get(address)
+        return kept.block() if kept is not None and kept.stamp == stamp else None
 
     def _keep(self, address: str, block: ToolBlock) -> ToolBlock:
+        touch(block.path)  # by the clock of every other use: that of the file system may lag behind
+        try:
+            stamp = _stamp(block.path.stat())
+        except FileNotFoundError:
+            return block  # evicted already: good for whoever asked for it, and compiled again for the next
+        return self._hold(address, block, stamp)
+
+    def _hold(self, address: str, block: ToolBlock, stamp: tuple[int, int, int]) -> ToolBlock:
         with self._lock:
-            self._open[address] = _Open(block, _stamp(block.path.stat()))
+            self._open[address] = _Open(ref(block), stamp)
+            self._warm[address] = block
+            self._warm.move_to_end(address)
+            while len(self._warm) > _WARM:
+                self._warm.popitem(last=False)
         return block
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nexus_lab.settings import Profile
     from nexus_lab.splice.base import RepairStrategy
 
-__all__ = ["Full", "Leading", "NoRepair", "StrategyError", "Trailing", "strategy"]
+__all__ = ["Full", "Leading", "NoRepair", "Scattered", "StrategyError", "Trailing", "strategy"]
 
 
 class StrategyError(NexusError):
@@ -102,6 +102,35 @@ class Trailing:
         return _contiguous(RepairKind.TRAILING, n_tokens, repair_count(n_tokens, fraction))
 
 
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Recompute tokens at equal spacing from the first on: a negative control, not a repair to choose.
+
+    The source paper retired this configuration. A token in the middle of rows that are wrong attends to
+    them, so that its own rows come out wrong as well. At the same budget it is to be measured beside the
+    contiguous repairs.
+
+    Attributes
+    ----------
+    default_budget
+        Fraction recomputed when the caller names none.
+    """
+
+    default_budget: float = 0.25
+
+    @property
+    def name(self) -> str:
+        """``scattered``."""
+        return RepairKind.SCATTERED.value
+
+    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+        """Recompute ``ceil(budget * n_tokens)`` tokens, as far apart from each other as they can be."""
+        fraction = _checked(self.default_budget if budget is None else budget)
+        count = repair_count(n_tokens, fraction)
+        chosen = (index * n_tokens // count for index in range(count))
+        return _selected(RepairKind.SCATTERED, n_tokens, tuple(chosen))
+
+
 def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
     """Return the strategy `name`, with the constants of `profile` where it has any.
 
@@ -118,6 +147,8 @@ def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
         return Leading(profile.repair_budget) if profile else Leading()
     if name == RepairKind.TRAILING:
         return Trailing(profile.k, profile.m, profile.r_base) if profile else Trailing()
+    if name == RepairKind.SCATTERED:
+        return Scattered(profile.repair_budget) if profile else Scattered()
     known = ", ".join(kind.value for kind in RepairKind)
     raise StrategyError(f"no repair strategy {name!r}", next_step=f"choose one of {known}")
 
@@ -131,10 +162,12 @@ def _checked(budget: float) -> float:
 
 
 def _contiguous(kind: RepairKind, n_tokens: int, count: int) -> RepairPlan:
-    # Both ends meet: nothing recomputed and everything recomputed need no splice logic of their own.
-    if count == 0:
-        return RepairPlan(RepairKind.NONE, n_tokens)
-    if count == n_tokens:
-        return RepairPlan(RepairKind.FULL, n_tokens, tuple(range(n_tokens)))
     first = 0 if kind is RepairKind.LEADING else n_tokens - count
-    return RepairPlan(kind, n_tokens, tuple(range(first, first + count)))
+    return _selected(kind, n_tokens, tuple(range(first, first + count)))
+
+
+def _selected(kind: RepairKind, n_tokens: int, chosen: tuple[int, ...]) -> RepairPlan:
+    # Both ends meet: nothing recomputed and everything recomputed need no splice logic of their own.
+    if not chosen:
+        return RepairPlan(RepairKind.NONE, n_tokens)
+    return RepairPlan(RepairKind.FULL if len(chosen) == n_tokens else kind, n_tokens, chosen)

@@ -14,6 +14,7 @@ from nexus_lab.cache import Append, Drop, Repos
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled
 from nexus_lab.registry import ServerDied
+from nexus_lab.splice import BlockLibrary
 from nexus_lab.trace import SessionRecorder, read_session
 
 pytestmark = pytest.mark.model
@@ -293,3 +294,16 @@ def test_a_block_compiled_ahead_is_found_by_the_turn(make_agent):
     assert len(agent.library.addresses()) == 1
     assert agent.ask("Say hello").splice.n_tokens == n_tokens
     assert len(agent.library.addresses()) == 1
+
+
+def test_closing_an_agent_behind_a_closed_engine_is_harmless(tmp_path):
+    from nexus_lab.agent import Agent
+    from nexus_lab.engine import Engine
+    from nexus_lab.registry import Registry, Toolbox
+
+    with Engine.load(n_ctx=512) as engine:
+        agent = Agent(engine, Toolbox([], Registry.of(())), library=BlockLibrary(engine, tmp_path))
+        agent.conversation  # noqa: B018 - opens it
+    agent.close()
+    agent.close()
+    assert agent.live is None

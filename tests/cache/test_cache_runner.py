@@ -14,13 +14,16 @@ from nexus_lab.cache import (
     OpKind,
     Origin,
     ProgramError,
+    ProgramRunner,
     Repair,
     Repos,
     RunnerError,
+    SequencePool,
     Splice,
     StartKind,
     fold,
 )
+from nexus_lab.engine import PatchPlan
 from nexus_lab.errors import Cancelled
 
 pytestmark = pytest.mark.model
@@ -231,6 +234,51 @@ def test_scattered_repair_equals_repair_run_by_run(engine, words, make_runner):
         else:
             assert np.array_equal(found[position][0], rows[position][0])
     assert result.state.origin[list(chosen)].tolist() == [Origin.REPAIRED] * 5
+
+
+def test_scattered_repair_of_everything_equals_the_prefill_and_moves_nothing(engine, words, make_runner):
+    context, first, between, last = words[100:120], words[20:34], words[60:66], words[34:50]
+    with direct(engine) as hand:
+        # Positions stay, so that there is a hole between what will be repaired; what follows it saw nothing
+        # of what was there.
+        tokens = (*context, *first, *between, *last)
+        with engine.input_patches(PatchPlan.for_drops(len(tokens), [(39, 34, 39)])):
+            expected = hand.append(tokens)
+        hand.drop(34, 39)
+        rows = hand.rows()
+    blocks = Blocks(engine)
+    blocks.compile("first", first)
+    blocks.compile("last", last)
+    runner = make_runner(blocks=blocks)
+    program = CacheProgram((Append(context), Splice("first", first, 0), Append(between), Drop(((34, 39),))))
+    spliced = runner.run(program.then(Splice("last", last, 0)))
+    chosen = (*range(20, 34), *range(39, 56))
+    result = runner.step(Repair(chosen))
+    assert not result.declined
+    assert result.state.positions.tolist() == spliced.state.positions.tolist()
+    assert engine.positions(result.seq).tolist() == [*range(34), *range(39, 56)]
+    assert result.state.origin[list(chosen)].tolist() == [Origin.REPAIRED] * len(chosen)
+    assert spliced.logits is None
+    assert kl(expected, result.logits) <= NOISE
+    found = live_rows(runner, engine)
+    for position in chosen:
+        error = np.linalg.norm(found[position][0] - rows[position][0])
+        assert error < 0.05 * np.linalg.norm(rows[position][0])
+
+
+def test_closing_behind_a_closed_engine_is_harmless(words):
+    from nexus_lab.engine import Engine
+
+    with Engine.load(n_ctx=256) as engine:
+        own, shared = ProgramRunner(engine), ProgramRunner(engine, pool=SequencePool(engine))
+        for runner in (own, shared):
+            runner.run(CacheProgram((Append(words[:10]),)))
+    for runner in (own, shared):
+        runner.close()
+        runner.close()
+        assert runner.seq is None
+        assert runner.cursor == 0
+        runner.store.check_integrity()
 
 
 def test_repair_of_kept_tokens_undoes_what_dropped_ones_did(engine, words, runner):

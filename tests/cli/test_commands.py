@@ -30,7 +30,18 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_group():
     result = run("--help")
     assert result.returncode == 0
-    for group in ("demo", "registry", "route", "run", "eval", "bench", "export", "doctor", "profile"):
+    for group in (
+        "demo",
+        "blocks",
+        "registry",
+        "route",
+        "run",
+        "eval",
+        "bench",
+        "export",
+        "doctor",
+        "profile",
+    ):
         assert group in result.stdout
 
 

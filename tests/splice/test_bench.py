@@ -62,20 +62,24 @@ def test_a_small_run_gives_every_figure_in_the_one_form(bundled_engine: Engine, 
         registry=registry,
         depths=(48, 100_000),
         contexts=("system",),
-        repairs=(bench.Repair("leading", 0.25), bench.Repair("trailing", None)),
+        repairs=(
+            bench.Repair("leading", 0.25),
+            bench.Repair("trailing", None),
+            bench.Repair("scattered", 0.25),
+        ),
         speed_depth=64,
         repeats=1,
         folder=tmp_path / "blocks",
         on_progress=lambda *step: steps.append(step),
     )
-    assert steps == [(1, 2), (2, 2)]
+    assert steps == [(1, 3), (2, 3), (3, 3)]
     assert result.settings["tools"] == ["convert_time"]  # the other is too short to measure with
     assert result.settings["depths_left_out"] == [100_000]
     path = result.write(tmp_path / "splice.json")
     again = ResultFile.read(path)
     figures = {(r.metric, r.case.get("strategy"), r.case.get("compile_context")): r for r in again.results}
     for metric in ("dkl_mean", "dkl_p95", "top1_agreement", "ttft_ratio"):
-        for strategy in ("leading", "trailing"):
+        for strategy in ("leading", "trailing", "scattered"):
             assert (metric, strategy, "system") in figures
     assert figures["dkl_mean", "none", "identical"].value == 0
     assert figures["dkl_mean", "leading", "system"].value > 0

@@ -9,7 +9,7 @@ import pytest
 
 from nexus_lab.errors import Decline
 from nexus_lab.settings import Profile
-from nexus_lab.splice.base import RepairKind
+from nexus_lab.splice.base import RepairKind, RepairPlan
 from nexus_lab.splice.calibration import (
     Calibration,
     CalibrationCell,
@@ -55,6 +55,13 @@ def test_every_mode_that_a_profile_accepts_is_read_and_written_back(mode: str):
     assert f"splice({contract})" == mode
     if mode == "splice(paper)":
         assert contract == Paper(6, 128, 0.2)
+
+
+def test_fixed_takes_the_negative_control_too():
+    profile = Profile(schema_mode="splice(fixed)", repair="scattered", repair_budget=0.5)
+    contract = parse_contract(profile.schema_mode, profile)
+    choice = choose(contract, n_tokens=8, n_past=900, anchored=False)
+    assert choice.plan == RepairPlan(RepairKind.SCATTERED, 8, (0, 2, 4, 6))
 
 
 def test_modes_without_a_splice_have_no_contract():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from nexus_lab.settings import Profile
 from nexus_lab.splice.base import RepairKind, RepairPlan, RepairStrategy
 from nexus_lab.splice.curve import CurveError, repair_count, repair_fraction
-from nexus_lab.splice.strategies import Full, Leading, NoRepair, StrategyError, Trailing, strategy
+from nexus_lab.splice.strategies import Full, Leading, NoRepair, Scattered, StrategyError, Trailing, strategy
 
 ks = st.floats(1.01, 64)
 ms = st.integers(1, 4096)
@@ -80,7 +81,7 @@ def test_a_count_is_the_exact_ceiling_of_a_percentage(n_tokens: int, percent: in
 
 @given(st.integers(0, 600), depths, st.one_of(st.none(), st.floats(0, 1)))
 def test_plans_hold_what_their_kind_says(n_tokens: int, n_past: int, budget: float | None):
-    for chosen in (NoRepair(), Full(), Leading(), Trailing()):
+    for chosen in (NoRepair(), Full(), Leading(), Trailing(), Scattered()):
         assert isinstance(chosen, RepairStrategy)
         plan = chosen.plan(n_tokens, n_past, budget)
         assert list(plan.recomputed) == sorted(set(plan.recomputed))
@@ -92,10 +93,23 @@ def test_plans_hold_what_their_kind_says(n_tokens: int, n_past: int, budget: flo
             assert plan.recomputed == tuple(range(plan.count))
         if plan.kind is RepairKind.TRAILING:
             assert plan.recomputed == tuple(range(n_tokens - plan.count, n_tokens))
+        if plan.kind is RepairKind.SCATTERED:
+            gaps = {b - a for a, b in pairwise((*plan.recomputed, n_tokens))}
+            assert plan.recomputed[0] == 0
+            assert max(gaps) - min(gaps) <= 1
         if plan.kind is RepairKind.NONE:
             assert plan.count == 0
         if plan.kind is RepairKind.FULL:
             assert plan.fraction == (1.0 if n_tokens else 0.0)
+
+
+def test_scattered_spends_the_budget_that_a_contiguous_repair_spends():
+    for budget in (0.0, 0.1, 0.25, 0.6, 1.0):
+        counts = {chosen.plan(37, 0, budget).count for chosen in (Scattered(), Leading(), Trailing())}
+        assert len(counts) == 1
+    assert Scattered().plan(37, 0, 0.0).kind is RepairKind.NONE
+    assert Scattered().plan(37, 0, 1.0) == Full().plan(37, 0)
+    assert len(Scattered().plan(40, 0, 0.25).runs()) == 20
 
 
 def test_runs_cut_any_selection_into_the_fewest_stretches():
@@ -117,7 +131,9 @@ def test_strategies_by_name_take_the_profile_s_constants():
     assert strategy("leading", profile).plan(10, 0).count == 4
     assert strategy("none").name == "none"
     assert strategy("full").name == "full"
-    with pytest.raises(StrategyError, match="scattered"):
-        strategy("scattered")
+    assert strategy("scattered", profile).plan(10, 0).recomputed == (0, 2, 5, 7)
+    assert strategy("scattered").plan(8, 0).recomputed == (0, 4)
+    with pytest.raises(StrategyError, match="sensitive"):
+        strategy("sensitive")
     with pytest.raises(StrategyError, match="budget"):
         strategy("leading").plan(10, 0, 1.5)
