@@ -288,7 +288,7 @@ export const TOKEN_STATES = ["computed", "spliced", "repaired", "dropped"] as co
 export interface SpliceSettings {
   tool: string;
   n_past: number;
-  repair: "leading" | "trailing" | "none" | "full";
+  repair: "leading" | "trailing" | "scattered" | "none" | "full";
   /** Fraction of the block; null takes R(n_past) from K. */
   budget: number | null;
   k: number;

@@ -18,7 +18,7 @@ const ASK: { value: Settings["ask_before"]; label: string }[] = [
   { value: "every", label: "every tool" },
   { value: "never", label: "never (recorded in the run)" },
 ];
-const REPAIRS = ["leading", "trailing", "none", "full"];
+const REPAIRS = ["leading", "trailing", "scattered", "none", "full"];
 const NAMES: Record<keyof Settings, string> = {
   schema_mode: "schema mode",
   policy: "cache policy",

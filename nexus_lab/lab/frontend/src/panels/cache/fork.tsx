@@ -7,7 +7,7 @@ import type { CachePart, ForkReply } from "../../protocol";
 import { Box, Button, Field, NumberField, Problem, Select, StatusMark, useAction } from "../../ui";
 import { rerunWords } from "./words";
 
-const REPAIRS = ["leading", "trailing", "none", "full"] as const;
+const REPAIRS = ["leading", "trailing", "scattered", "none", "full"] as const;
 
 export interface ForkSettings {
   policy: string;

@@ -9,7 +9,7 @@ import type { SplicePart, SpliceRun, SpliceSettings } from "../../protocol";
 import { Box, Button, Canvas, Check, Empty, Field, NumberField, Problem, Select, StatusMark, useWidth, type Action } from "../../ui";
 import { planOf, type BudgetKind, type Draft, type Plan } from "./draft";
 
-const REPAIRS = ["leading", { value: "trailing", label: "trailing (paper)" }, "none", "full"] as const;
+const REPAIRS = ["leading", { value: "trailing", label: "trailing (paper)" }, { value: "scattered", label: "scattered (control)" }, "none", "full"] as const;
 const CURVE_HEIGHT = 150;
 /** The slider begins at 1, where the curve is undefined, so that the limit can be seen. */
 const K_RANGE = { min: 1, max: 16, step: 0.25 };
