@@ -42,9 +42,8 @@ def block_recipes(
     """
     transcript = Transcript(model, system=system)
     opening = join_tokens(transcript.open())
-    mark, found = transcript.mark(), []
+    found = []
     for tool in tools:
-        tokens = transcript.user(tool_block(tool, "full"), "")[0].tokens
-        transcript.rewind(mark)
-        found.append(BlockRecipe(tool.name, tokens, opening if context == "system" else ()))
+        folded, tokens = transcript.preview(tool_block(tool, "full"))
+        found.append(BlockRecipe(tool.name, tokens, opening + folded if context == "system" else ()))
     return tuple(found)

@@ -15,8 +15,9 @@ from nexus_lab.agent.calling import CallWriter, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
 from nexus_lab.agent.splicing import Splicer
+from nexus_lab.agent.transcript import join_tokens
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
-from nexus_lab.cache import SequencePool, SnapshotStore, make_policy
+from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
 from nexus_lab.engine import EngineClosed, SamplerSettings
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.registry import repair_text
@@ -205,17 +206,14 @@ class Agent:
             When there is no such tool, or it cannot be compiled.
         """
         text = tool_block(self.tools.registry[tool], schema_mode)
-        transcript = self.conversation.transcript
-        mark = transcript.mark()
-        block = transcript.user(text, "")[0].tokens
-        transcript.rewind(mark)
-        self.library.get_or_compile(block, self._context())
+        opening, block = self.conversation.transcript.preview(text)
+        self.library.get_or_compile(block, self._context() + opening)
         return len(block)
 
     def _context(self) -> tuple[int, ...]:
         """Tokens of the system prompt, which blocks are compiled behind."""
         first = self.conversation.messages[:1]
-        return self.conversation.tokens[: first[0].stop if first else 0]
+        return self.conversation.tokens[: first[0].stop if first and first[0].role == "system" else 0]
 
     def stop(self) -> None:
         """Stop the running turn, from any thread: prefill, generation and tool calls."""
@@ -388,13 +386,18 @@ class Agent:
         conversation, start = self.conversation, self.conversation.n_tokens
         text = tool_block(spec, self.profile.schema_mode)
         pieces = conversation.transcript.user(text, turn.request)
-        began, spliced = clock.elapsed(), None
+        began, spliced, block_at = clock.elapsed(), None, start
         with clock.stage("prefill"):
             if self.profile.schema_mode.startswith("splice"):
+                *opening, block, request = pieces
+                context, pieces = self._context() + join_tokens(opening), [request]
+                if opening:
+                    conversation.step(Append(join_tokens(opening)), note="system")
+                block_at = conversation.n_tokens
                 spliced = self._splicer.enter(
                     conversation,
-                    pieces.pop(0).tokens,
-                    context=self._context(),
+                    block.tokens,
+                    context=context,
                     tool=spec.name,
                     profile=self.profile,
                 )
@@ -404,7 +407,7 @@ class Agent:
             self._write_call(turn, spec, clock)
             return
         spliced = replace(spliced, row=replace(spliced.row, ttft_s=clock.elapsed() - began))
-        prompt_at, reply_at = start + len(spliced.tokens), conversation.n_tokens
+        prompt_at, reply_at = block_at + len(spliced.tokens), conversation.n_tokens
 
         def measure() -> None:
             prompt = conversation.tokens[prompt_at:reply_at]

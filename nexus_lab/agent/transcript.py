@@ -93,6 +93,8 @@ class Transcript:
     def user(self, *parts: str) -> list[Piece]:
         """Add a user message of `parts`; one piece per part, the last with what closes the message.
 
+        Where the template has no system role, the first user message begins with one more piece, the prompt.
+
         Parameters
         ----------
         parts
@@ -103,6 +105,20 @@ class Transcript:
         if first and not self._roles.system:
             parts = (f"{self._system}\n\n", *parts)
         return self._add("user", parts)
+
+    def preview(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens of a block that the next user message would begin with; adds nothing.
+
+        Returns
+        -------
+        tuple
+            What that message would bring before the block (a system prompt that the template folds into it),
+            and the block.
+        """
+        mark = self.mark()
+        *opening, block, _ = self.user(text, "")
+        self.rewind(mark)
+        return join_tokens(opening), block.tokens
 
     def tool(self, text: str) -> list[Piece]:
         """Add a tool's response."""

@@ -104,6 +104,19 @@ def test_without_a_system_role_the_prompt_joins_the_first_user_message():
     assert "user" in transcript.tool("result")[0].text
 
 
+def test_a_block_is_told_from_a_prompt_that_is_folded_into_its_message():
+    transcript = Transcript(NoSystem(), system="Be brief.")
+    opening, block = transcript.preview("TOOL")
+    folded, tool, _ = transcript.user("TOOL", "request")
+    assert (opening, block) == (folded.tokens, tool.tokens)
+    assert tool.text == "TOOL"
+    transcript.open_reply()
+    transcript.close_reply("a")
+    opening, block = transcript.preview("TOOL")
+    assert opening == ()
+    assert block == transcript.user("TOOL", "again")[0].tokens
+
+
 def test_rewinding_gives_the_same_pieces_again():
     transcript = Transcript(ChatML(), system="S")
     transcript.open()
