@@ -4,7 +4,7 @@
 
 /* What Lab gives, with Lab's own values where there is no Lab; [data-own] is a view that does not follow Lab. */
 .nl {
-  --nl-jp-font: var(--jp-ui-font-family, system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif);
+  --nl-jp-font: var(--jp-ui-font-family, -apple-system, BlinkMacSystemFont, "Segoe UI", Helvetica, Arial, sans-serif);
   --nl-jp-mono: var(--jp-code-font-family, menlo, consolas, "DejaVu Sans Mono", monospace);
   --nl-jp-ink: var(--jp-ui-font-color0, #000000);
   --nl-jp-inverse: var(--jp-ui-inverse-font-color0, #ffffff);
