@@ -19,7 +19,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LIVE = "application/vnd.jupyter.widget-view+json"
 # What differs from machine to machine without saying anything.
 _SCRUBBED = (
-    (re.compile(re.escape(tempfile.gettempdir()) + r"/nexus-lab-\w+"), "~/nexus-lab"),
+    (re.compile(re.escape(tempfile.gettempdir()) + r"/nexus-lab-[\w-]+(/home)?"), "~/nexus-lab"),
     (re.compile(re.escape(sys.prefix) + r"(?=/)"), "~/.venv"),
     (re.compile(re.escape(str(Path.home())) + r"(?=/)"), "~"),
 )
