@@ -134,7 +134,7 @@ function drawAxes(c: CanvasRenderingContext2D, top: number, beyond: number, data
     c.fillText(fixed(margin, digits), x(margin), baseline + 20);
   }
   c.textAlign = "left";
-  c.fillText("margin of the two best stage-1 scores; height is decisions; × marked wrong", LEFT, height - 10);
+  c.fillText("margin of the two best stage-1 scores; height is decisions; × marked wrong", LEFT, height - 10, width - LEFT - RIGHT);
   if (beyond) {
     c.textAlign = "right";
     c.fillText(`${int(beyond)} beyond ${fixed(data.end, digits)}`, width - RIGHT, TOP + 9);
@@ -150,8 +150,12 @@ function drawCurrent(c: CanvasRenderingContext2D, counts: readonly number[], top
   const tau = layout.x(data.tau);
   const count = counts[Math.min(BINS - 1, Math.floor((data.current / data.end) * BINS))] ?? 0;
   const y = layout.baseline - (count / top) * (layout.baseline - TOP) - 3;
-  const left = Math.max(tau, at) > layout.width * 0.6;
-  const label = left ? Math.min(tau, at) - 8 : Math.max(tau, at) + 8;
+  const what = data.current < data.tau ? "escalates" : "resolves by itself";
+  const words = `this request ${fixed(data.current, 4)}: ${what}`;
+  c.font = `600 ${theme.font}`;
+  const right = Math.max(tau, at) + 8;
+  const left = right + 4 + c.measureText(words).width > layout.width - RIGHT;
+  const label = left ? Math.min(tau, at) - 8 : right;
   c.strokeStyle = theme.text;
   c.fillStyle = theme.text;
   c.lineWidth = 1.5;
@@ -166,9 +170,7 @@ function drawCurrent(c: CanvasRenderingContext2D, counts: readonly number[], top
   c.lineTo(at + 4, layout.baseline + 8);
   c.fill();
   c.textAlign = left ? "right" : "left";
-  c.font = `600 ${theme.font}`;
-  const what = data.current < data.tau ? "escalates" : "resolves by itself";
-  c.fillText(`this request ${fixed(data.current, 4)}: ${what}`, label + (left ? -4 : 4), TOP - 12);
+  c.fillText(words, label + (left ? -4 : 4), TOP - 12);
   c.font = theme.font;
 }
 
@@ -200,8 +202,8 @@ function drawTau(c: CanvasRenderingContext2D, data: HistogramData, theme: Canvas
   c.font = `600 ${theme.font}`;
   const width = c.measureText(bold).width + 5;
   c.font = theme.font;
-  const left = at > layout.width * 0.6;
-  const from = left ? at - 14 - width - c.measureText(rest).width : at + 14;
+  const whole = width + c.measureText(rest).width;
+  const from = at + 14 + whole > layout.width - RIGHT ? at - 14 - whole : at + 14;
   c.textAlign = "left";
   c.fillStyle = theme.text;
   c.font = `600 ${theme.font}`;
