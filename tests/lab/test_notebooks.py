@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import groupby
 from pathlib import Path
 
 import notebook_tools as tools
@@ -71,6 +72,7 @@ def test_it_runs(name, tmp_path: Path):
     kept = tools.read(name)
     done = tools.execute(tools.read(name), tmp_path)
     for before, after in zip(code_cells(kept), code_cells(done), strict=True):
-        kinds = [output.output_type for output in before.outputs]
-        shown = [output.output_type for output in after.outputs if tools.is_kept(output)]
-        assert shown == kinds, after.source
+        # What is printed comes in one piece or in several, as the machine is busy.
+        kinds = [kind for kind, _ in groupby(output.output_type for output in before.outputs)]
+        kept_now = (output.output_type for output in after.outputs if tools.is_kept(output))
+        assert [kind for kind, _ in groupby(kept_now)] == kinds, after.source
