@@ -318,13 +318,7 @@ class Desk:
 
     def _make_panels(self) -> None:
         for name, (module, kind) in PANELS.items():
-            try:
-                found = import_module(f"nexus_lab.lab.{module}")
-            except ModuleNotFoundError as error:
-                if error.name != f"nexus_lab.lab.{module}":
-                    raise
-                logger.warning("there is no panel %r yet", name)
-                continue
+            found = import_module(f"nexus_lab.lab.{module}")
             self.panels[name] = getattr(found, kind)(self)
 
     def _interrupt(self) -> None:

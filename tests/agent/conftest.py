@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
+from echo_tool import RAW_SERVER, echo_spec
 
 from nexus_lab.agent import Agent
-from nexus_lab.registry import McpServer, Registry, ServerConfig, Toolbox, ToolSpec
+from nexus_lab.registry import McpServer, Registry, ServerConfig, Toolbox
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
 from nexus_lab.settings import Profile
 from nexus_lab.splice import BlockLibrary
-
-SERVER = Path(__file__).parents[1] / "registry" / "raw_server.py"
 
 
 class ToldRouter:
@@ -40,28 +38,11 @@ class ToldRouter:
         )
 
 
-def echo_spec(text: dict, *, read_only: bool = True) -> ToolSpec:
-    """The server's tool under a schema that leaves the model no choice of `text`."""
-    return ToolSpec(
-        name="echo",
-        description="Say it again",
-        input_schema={
-            "type": "object",
-            "properties": {"text": text},
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-        server="raw",
-        annotations={"readOnlyHint": read_only},
-        source="test",
-    )
-
-
 @pytest.fixture
 def make_agent(bundled_engine, tmp_path):
     """Make agents whose one tool is called with the text given; everything ends with the test."""
     made: list[Agent] = []
-    server = McpServer(ServerConfig("raw", sys.executable, (str(SERVER),)))
+    server = McpServer(ServerConfig("raw", sys.executable, (str(RAW_SERVER),)))
     server.start()
 
     def make(text: str | dict = "hello", *, read_only: bool = True, approve=None, observers=(), **settings):

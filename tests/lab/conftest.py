@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from desk_tools import Asker, WordEmbedder, echo_spec, raw_config, tool
+from desk_tools import Asker, WordEmbedder, raw_config, tool
+from echo_tool import echo_spec
 
 from nexus_lab.lab.desk import Desk
 from nexus_lab.registry import McpServer, Registry, Toolbox

@@ -7,13 +7,11 @@ import re
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
+from echo_tool import RAW_SERVER
 
 from nexus_lab.registry import ServerConfig, ToolSpec
-
-RAW_SERVER = Path(__file__).parents[1] / "registry" / "raw_server.py"
 
 
 class WordEmbedder:
@@ -46,23 +44,6 @@ class WordEmbedder:
 def raw_config(name: str = "raw", mode: str = "good") -> ServerConfig:
     """A server that misbehaves as `mode` says."""
     return ServerConfig(name, sys.executable, (str(RAW_SERVER), mode))
-
-
-def echo_spec(text: dict, *, read_only: bool = True) -> ToolSpec:
-    """The server's tool under a schema that leaves the model no choice of `text`."""
-    return ToolSpec(
-        name="echo",
-        description="Say it again",
-        input_schema={
-            "type": "object",
-            "properties": {"text": text},
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-        server="raw",
-        annotations={"readOnlyHint": read_only},
-        source="test",
-    )
 
 
 def tool(name: str, description: str = "", *, server: str | None = None, **properties: object) -> ToolSpec:

@@ -152,7 +152,7 @@ def test_a_stop_that_comes_before_the_question_is_not_missed():
     stopping = threading.Event()
     stopping.set()
     approval = Approval(on_change=lambda: None, stopping=stopping.is_set)
-    from desk_tools import echo_spec
+    from echo_tool import echo_spec
 
     with pytest.raises(Cancelled):
         approval(echo_spec({"type": "string"}), {"text": "a"})

@@ -8,7 +8,8 @@ import time
 
 import polars as pl
 import pytest
-from desk_tools import RAW_SERVER, Asker, WordEmbedder, eventually, raw_config, tool
+from desk_tools import Asker, WordEmbedder, eventually, raw_config, tool
+from echo_tool import RAW_SERVER
 
 from nexus_lab.arguments import tool_text
 from nexus_lab.lab.crew import NotReady

@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from desk_tools import RAW_SERVER, eventually
+from desk_tools import eventually
+from echo_tool import RAW_SERVER
 
 import nexus_lab as nl
 from nexus_lab.agent import TurnOutcome
@@ -96,7 +97,8 @@ def test_importing_the_package_does_not_import_the_workbench():
 @pytest.mark.model
 @pytest.mark.usefixtures("built")
 def test_a_write_is_refused_unless_somebody_answers(bundled_engine):
-    from desk_tools import WordEmbedder, echo_spec, raw_config
+    from desk_tools import WordEmbedder, raw_config
+    from echo_tool import echo_spec
 
     from nexus_lab.registry import McpServer, Registry, Toolbox
     from nexus_lab.settings import Profile
@@ -124,12 +126,13 @@ def test_a_write_is_refused_unless_somebody_answers(bundled_engine):
 
 KERNEL_CELL = """
 import json, os, sys
-sys.path.insert(0, {tests!r})
-from desk_tools import WordEmbedder, echo_spec, raw_config
+from pathlib import Path
+sys.path[:0] = [{tests!r}, str(Path({tests!r}).parent)]
+from desk_tools import WordEmbedder, raw_config
+from echo_tool import echo_spec
 from nexus_lab.lab import workbench
 from nexus_lab.registry import McpServer, Registry, Toolbox
 from nexus_lab.settings import Profile
-from pathlib import Path
 workbench._STATIC = Path({static!r})
 server = McpServer(raw_config()).start()
 tools = Toolbox([server], Registry.of([echo_spec({{"const": "hello"}}, read_only=False)]))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from otlp_spans_tools import attribute, document, span
 from told_tools import ask, settle, told_desk
 
 from nexus_lab.agent.base import EventKind
@@ -300,28 +301,6 @@ def test_nothing_is_overwritten(tmp_path):
 
 
 # -- OTLP ---------------------------------------------------------------------------------------------------
-
-
-def span(name, *, parent="", trace="t1", start=10, end=20, attributes=(), **more):
-    return {
-        "traceId": trace,
-        "spanId": name,
-        "parentSpanId": parent,
-        "name": name,
-        "startTimeUnixNano": str(start),
-        "endTimeUnixNano": str(end),
-        "attributes": list(attributes),
-        **more,
-    }
-
-
-def attribute(key, value):
-    kind = {str: "stringValue", int: "intValue", float: "doubleValue"}[type(value)]
-    return {"key": key, "value": {kind: str(value) if kind == "intValue" else value}}
-
-
-def document(*spans):
-    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]})
 
 
 def test_our_own_export_comes_back(bundle, tmp_path):
