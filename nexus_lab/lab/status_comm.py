@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from nexus_lab.errors import NexusError
-from nexus_lab.lab.views import ViewLink
+from nexus_lab.lab.views import ViewLink, answer_where_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -151,6 +151,7 @@ class _Office:
 
     def on_open(self, comm: Any, _message: Mapping[str, Any]) -> None:
         """Take a comm that a side panel opened."""
+        answer_where_asked(comm)
         panel = _Panel(comm)
         comm.on_msg(panel.receive)
         comm.on_close(lambda _message: self._forget(panel))

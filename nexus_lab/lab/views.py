@@ -17,10 +17,22 @@ if TYPE_CHECKING:
 
     Send = Callable[[dict[str, Any], list[Any]], None]
 
-__all__ = ["Pump", "ViewLink"]
+__all__ = ["Pump", "ViewLink", "answer_where_asked"]
 
 logger = logging.getLogger(__name__)
 _STEP_S = 1 / 20
+
+
+def answer_where_asked(comm: Any) -> None:
+    """Let each message of a view go to the shell that it names.
+
+    ipykernel 7.4 sends all that arrives on a comm to the shell that last wrote on it. That is the main shell
+    when a cell waits for a turn and the turn's parts are sent meanwhile, so neither Stop, an approval nor an
+    acknowledgement would get through. Forgetting that shell after each message is too late: the view may have
+    answered already.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda _data, named: named
 
 
 class ViewLink:

@@ -13,7 +13,7 @@ from nexus_lab.errors import NexusError
 from nexus_lab.lab.desk import PANELS, Desk
 from nexus_lab.lab.static_html import embedded, page
 from nexus_lab.lab.status_comm import announce
-from nexus_lab.lab.views import ViewLink
+from nexus_lab.lab.views import ViewLink, answer_where_asked
 from nexus_lab.paths import atomic_write
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class PanelView(anywidget.AnyWidget):
         _check_panel(panel)
         self._esm, self._css = _asset(_SCRIPT), _asset(_STYLE)
         super().__init__(panel=panel, theme=theme)
-        self._forget_shell()
+        answer_where_asked(self.comm)
         self._desk = desk
         self._link = ViewLink(desk, self._post)
         self.on_msg(self._receive)
@@ -136,19 +136,6 @@ class PanelView(anywidget.AnyWidget):
         data["text/plain"] = repr(self)
         data["text/html"] = embedded(str(self.to_html()))
         return bundle
-
-    def _send(self, msg: Any, buffers: Any = None) -> None:
-        super()._send(msg, buffers)
-        self._forget_shell()
-
-    def _forget_shell(self) -> None:
-        """Let a view's messages go to the shell that they name.
-
-        ipykernel 7.4 sends them to the one that last wrote on the comm, which is the main shell: busy while a
-        cell waits for a turn, so that neither Stop nor an approval would get through.
-        """
-        if self.comm is not None:
-            self.comm.__dict__.pop("_reply_subshell_id", None)
 
     def _receive(self, _widget: object, message: Any, _buffers: object) -> None:
         if self._link is not None:

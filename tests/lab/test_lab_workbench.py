@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from desk_tools import eventually
@@ -83,6 +84,36 @@ def test_state_holds_no_bulk_and_the_bundle_has_a_page_for_readers_without_a_ker
         assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(data)
         assert "sandbox" in data["text/html"]
         assert data["text/plain"].startswith("Workbench(")
+    finally:
+        wb.close()
+
+
+def test_a_views_message_goes_to_the_shell_it_names_whoever_wrote_last():
+    from ipykernel.comm.comm import BaseComm
+
+    from nexus_lab.lab.views import answer_where_asked
+
+    comm = BaseComm(target_name="views", primary=False)
+    comm._reply_subshell_id = None  # as after a message that the main shell sent
+    assert comm._reply_subshell_for({}, "a subshell") is None, "ipykernel has another way now: look again"
+    answer_where_asked(comm)
+    comm._reply_subshell_id = None
+    assert comm._reply_subshell_for({}, "a subshell") == "a subshell"
+    answer_where_asked(None)
+
+
+@pytest.mark.usefixtures("built")
+def test_the_workbench_and_the_status_panel_answer_where_they_are_asked(monkeypatch):
+    from nexus_lab.lab import status_comm
+
+    asked = []
+    for module in (workbench, status_comm):
+        monkeypatch.setattr(module, "answer_where_asked", asked.append)
+    comm = SimpleNamespace(on_msg=lambda _f: None, on_close=lambda _f: None, send=lambda *_a, **_k: None)
+    status_comm._Office().on_open(comm, {})
+    wb = Workbench(registry=TOOLS)
+    try:
+        assert asked == [comm, wb.comm]
     finally:
         wb.close()
 
