@@ -10,6 +10,7 @@ import numpy as np
 from nexus_lab.agent.base import EventKind, FidelityRow, OpRow, Status
 from nexus_lab.cache import CacheProgram, Drop, OpKind, Repair, Repos, Splice
 from nexus_lab.errors import Decline
+from nexus_lab.lab.wire import Ready, to_json
 from nexus_lab.trace.text import count, plural
 
 if TYPE_CHECKING:
@@ -110,6 +111,17 @@ class _Note:
     noise_floor: float | None = None
     declined: Decline | None = None
     reasons: set[Stop] = field(default_factory=set)
+    shown: _Shown | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shown:
+    """A cell as it was made last, with what it was made of; `ready` is the same for a message."""
+
+    fact: _Fact
+    breakpoints: Breakpoints
+    cell: OpCell
+    ready: Ready
 
 
 class OpBook:
@@ -147,12 +159,11 @@ class OpBook:
 
     def cells(self, timeline: CacheProgram, breakpoints: Breakpoints) -> tuple[OpCell, ...]:
         """Return the operations of `timeline`, with the breakpoints that stop there."""
-        facts = self._facts_of(timeline)
-        parents = (None, *(fact.state_id for fact in facts))
-        return tuple(
-            self._cell(index, fact, parent, breakpoints)
-            for index, (fact, parent) in enumerate(zip(facts, parents, strict=False), start=1)
-        )
+        return tuple(shown.cell for shown in self._shown(timeline, breakpoints))
+
+    def ready(self, timeline: CacheProgram, breakpoints: Breakpoints) -> tuple[Ready, ...]:
+        """Return the same as `cells` for a message; what has not changed is the same object each time."""
+        return tuple(shown.ready for shown in self._shown(timeline, breakpoints))
 
     def forget(self) -> None:
         """Forget everything, for another conversation of another engine."""
@@ -210,6 +221,7 @@ class OpBook:
             return
         for note in self._notes.values():
             if note.span == event.id:
+                note.shown = None
                 note.tool = self._tools.get(event.id)
                 if event.status is Status.DECLINED:
                     self._decline(note, event)
@@ -218,7 +230,7 @@ class OpBook:
         note = self._spliced if self._turn is not None else None
         for row in event.rows:
             if note is not None and isinstance(row, FidelityRow) and row.dkl is not None:
-                note.dkl, note.noise_floor = row.dkl, row.noise_floor
+                note.dkl, note.noise_floor, note.shown = row.dkl, row.noise_floor, None
 
     @staticmethod
     def _decline(note: _Note, event: Event) -> None:
@@ -227,6 +239,7 @@ class OpBook:
             str(said.get("code", "")), str(said.get("reason", "")), str(said.get("instead", ""))
         )
         note.reasons.add("declined")
+        note.shown = None
 
     # -- showing ------------------------------------------------------------------------------------------
 
@@ -243,8 +256,22 @@ class OpBook:
         self._known = program
         return self._facts
 
-    def _cell(self, index: int, fact: _Fact, parent: str | None, breakpoints: Breakpoints) -> OpCell:
-        note = self._notes.get(fact.state_id) or _Note()
+    def _shown(self, timeline: CacheProgram, breakpoints: Breakpoints) -> list[_Shown]:
+        """Return what is shown of each operation; a program of thousands is not made anew for one of them."""
+        made: list[_Shown] = []
+        for index, fact in enumerate(self._facts_of(timeline), start=1):
+            note = self._notes.get(fact.state_id) or _Note()
+            shown = note.shown
+            if shown is None or shown.fact is not fact or shown.breakpoints != breakpoints:
+                parent = made[-1].cell.state_id if made else None
+                cell = self._cell(index, fact, note, parent, breakpoints)
+                shown = note.shown = _Shown(fact, breakpoints, cell, Ready(to_json(cell)))
+            made.append(shown)
+        return made
+
+    def _cell(
+        self, index: int, fact: _Fact, note: _Note, parent: str | None, breakpoints: Breakpoints
+    ) -> OpCell:
         reasons = set(note.reasons)
         if note.dkl is not None and note.dkl > breakpoints.epsilon:
             reasons.add("dkl")

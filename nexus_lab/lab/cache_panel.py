@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent import Event, Turn
     from nexus_lab.agent.conversation import Conversation
-    from nexus_lab.cache import CacheState
+    from nexus_lab.cache import CacheProgram, CacheState
     from nexus_lab.lab.desk import Desk
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
@@ -93,7 +93,7 @@ class CachePanel(Panel):
         return {
             "run": desk.recorder.run if desk.recorder is not None else None,
             "policy": conversation.policy.name if conversation is not None else self._policy_ahead(),
-            "ops": self.ops,
+            "ops": self._cells(self._book.ready),
             "cursor": conversation.runner.cursor if conversation is not None else 0,
             "revision": self._revision_of(state),
             "counts": counts_of(state),
@@ -111,11 +111,14 @@ class CachePanel(Panel):
     @property
     def ops(self) -> tuple[OpCell, ...]:
         """The operations of the live program, those ahead of the cursor included."""
+        return self._cells(self._book.cells)
+
+    def _cells(self, made: Callable[[CacheProgram, Breakpoints], tuple[T, ...]]) -> tuple[T, ...]:
         conversation = self._conversation
         if conversation is None:
             return ()
         with self._lock:
-            return self._book.cells(conversation.runner.timeline, self._breakpoints)
+            return made(conversation.runner.timeline, self._breakpoints)
 
     @property
     def cursor(self) -> CachePosition:
@@ -322,10 +325,9 @@ class CachePanel(Panel):
         """Return the program and the tokens at the cursor as a fragment."""
         from nexus_lab.lab.static_html import cache_fragment
 
-        part = self.part()
         conversation = self._conversation
         state = conversation.runner.snapshot.state if conversation is not None else None
-        return cache_fragment(part, state)
+        return cache_fragment({**self.part(), "ops": self.ops}, state)
 
     def __repr__(self) -> str:
         here = self.cursor

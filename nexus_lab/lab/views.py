@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
+from nexus_lab.lab.part_lists import Kept, SentLists
 from nexus_lab.lab.wire import BadRequest, Reply, error_info, to_json
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def answer_where_asked(comm: Any) -> None:
     answered already.
     """
     if hasattr(comm, "_reply_subshell_for"):
-        comm._reply_subshell_for = lambda _data, named: named
+        comm._reply_subshell_for = lambda _data, named: named  # noqa: SLF001 - there is no public way
 
 
 class ViewLink:
@@ -40,6 +41,10 @@ class ViewLink:
 
     What changes while a message is unacknowledged is gathered by part, and of each part only the newest
     state is ever sent. A view that never acknowledges, because its page is gone, gets nothing more.
+
+    The first message after a ``hello`` has every part as a whole, and no ``kept``. In those that follow,
+    ``kept`` says by part and field which items of a list the view has from the message before; a view that
+    has missed that message says hello again.
 
     Parameters
     ----------
@@ -58,6 +63,7 @@ class ViewLink:
         self._awaited: int | None = None
         self._greeted = False
         self._last = -1.0
+        self._sent: SentLists | None = None
         desk.pump.add(self)
 
     def receive(self, message: Mapping[str, Any]) -> None:
@@ -96,8 +102,16 @@ class ViewLink:
             self._revision += 1
             revision = self._awaited = self._revision
             self._last = time.monotonic()
-        parts = self._desk.parts(names)
-        self._post({"kind": "parts", "revision": revision, "parts": parts}, [])
+            # A hello that comes meanwhile puts nothing in its place, so that the next message is whole.
+            whole, sent = self._sent is None, self._sent or SentLists()
+            self._sent = sent
+        message: dict[str, Any] = {"kind": "parts", "revision": revision, "parts": {}}
+        kept: dict[str, Kept] = {}
+        for name, part in self._desk.parts(names).items():
+            message["parts"][name], ends = sent.shorten(name, part)
+            if ends:
+                kept[name] = ends
+        self._post(message if whole else {**message, "kept": kept}, [])
 
     def close(self) -> None:
         """Send nothing more."""
@@ -107,6 +121,7 @@ class ViewLink:
         with self._lock:
             self._greeted = True
             self._awaited = None
+            self._sent = None
             self._dirty.update(self._desk.part_names)
         self._desk.pump.wake()
 

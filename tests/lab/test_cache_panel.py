@@ -62,6 +62,19 @@ def test_stepping_back_and_forward_keeps_tokens_and_positions(bundled_engine, tm
         assert panel.cursor.of == n
 
 
+def test_what_has_not_changed_is_made_for_a_message_once(desk):
+    panel = desk.panels["cache"]
+    ask(desk)
+    before = panel.part()["ops"]
+    ask(desk, "Say hello again")
+    after = panel.part()["ops"]
+    assert len(after) > len(before)
+    assert all(old is new for old, new in zip(before, after, strict=False))
+    assert to_json(after) == to_json(panel.ops)
+    panel.set_breakpoints(gate=False)
+    assert to_json(panel.part()["ops"]) == to_json(panel.ops)
+
+
 def test_a_cell_says_what_the_state_after_it_is(desk):
     panel = desk.panels["cache"]
     ask(desk)

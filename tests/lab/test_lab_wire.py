@@ -253,3 +253,79 @@ def test_replies_carry_results_buffers_and_typed_errors(quiet):
     assert view.buffers[0] == [b"12"]
     assert (second["ok"], second["error"]["type"]) == (False, "UnknownMethod")
     assert (third["id"], third["error"]["type"]) == (3, "BadRequest")
+
+
+def joined(had, message):
+    """Return the parts of a view that had `had`, as ``client.ts`` puts them together."""
+    now = dict(had)
+    for name, sent in message["parts"].items():
+        part = dict(sent) if isinstance(sent, dict) else sent
+        for field, (skip, head, tail, drop) in message.get("kept", {}).get(name, {}).items():
+            old = had[name][field]
+            end = len(old) - drop
+            part[field] = [*old[skip : skip + head], *part[field], *old[end - tail : end]]
+        now[name] = part
+    return now
+
+
+@pytest.mark.parametrize(
+    ("lists", "sent"),
+    [
+        (([1, 2], [1, 2, 3]), [3]),  # operations are appended
+        (([2, 1], [3, 2, 1]), [3]),  # runs and decisions come newest first
+        (([1, 2, 3], [2, 3, 4]), [4]),  # of turns only the newest are sent
+        (([3, 2, 1], [4, 3, 2]), [4]),
+        (([1, 2, 3], [1, 7, 3]), [7]),  # the divergence of a splice is known later
+        (([1, 2, 3], [1, 2]), []),  # a fork goes back
+        (([1, 1, 1], [1, 1]), []),
+        (([1], []), []),
+        (([], [1]), [1]),
+    ],
+)
+def test_of_a_list_only_what_is_new_is_sent(quiet, lists, sent):
+    desk, view = quiet
+    desk.value = {"items": list(lists[0]), "n": 0}
+    view.link.receive({"kind": "hello"})
+    eventually(lambda: view.parts)
+    assert "kept" not in view.parts[0]
+    desk.value = {"items": list(lists[1]), "n": 1}
+    desk.pump.mark(["sample"])
+    view.ack()
+    eventually(lambda: len(view.parts) == 2)
+    assert view.parts[1]["parts"]["sample"]["items"] == sent
+    had = joined({}, view.parts[0])
+    assert joined(had, view.parts[1])["sample"] == desk.value
+
+
+def test_after_a_hello_everything_is_whole_again(quiet):
+    desk, view = quiet
+    desk.value = {"items": list(range(1000))}
+    for count in (1, 2):
+        view.link.receive({"kind": "hello"})
+        eventually(lambda count=count: len(view.parts) == count)
+        assert view.parts[-1]["parts"]["sample"] == desk.value
+        assert "kept" not in view.parts[-1]
+    view.ack()
+    desk.pump.mark(["bar"])
+    eventually(lambda: len(view.parts) == 3)
+    assert view.parts[2]["kept"] == {"bar": {"items": (0, 1000, 0, 0)}}
+    assert view.parts[2]["parts"] == {"bar": {"items": []}}
+
+
+def test_a_hello_while_parts_are_being_made_is_answered_as_a_whole(quiet):
+    desk, view = quiet
+    desk.value = {"items": [1]}
+    view.link.receive({"kind": "hello"})
+    eventually(lambda: view.parts)
+    make, during = desk.parts, iter([lambda: view.link.receive({"kind": "hello"})])
+
+    def parts(names):
+        next(during, lambda: None)()
+        return make(names)
+
+    desk.parts = parts
+    view.ack()
+    desk.pump.mark(["sample"])
+    eventually(lambda: len(view.parts) == 3)
+    assert "kept" not in view.parts[2]
+    assert view.parts[2]["parts"]["sample"] == {"items": [1]}

@@ -3,7 +3,7 @@
  * message once it has been drawn. The channel under it is anywidget's comm, the Lab extension's, or a test's.
  */
 import { batch, computed, signal, type ReadonlySignal, type Signal } from "@preact/signals";
-import type { ErrorInfo, PanelName, Parts, ToKernel, ToView } from "./protocol";
+import type { ErrorInfo, KeptItems, PanelName, Parts, ToKernel, ToView } from "./protocol";
 
 export interface Channel {
   send(message: ToKernel): void;
@@ -89,6 +89,17 @@ export function afterFrame(callback: () => void): void {
 const HOLDING =
   /^(models\.(load|unload|measure)|registry\.(load_file|load_text|start|connect|retry)|routing\.route|cache\.(goto|next_breakpoint|fork)|splice\.run|agent\.ask|session\.replay)$/;
 
+/** A part with those items of its lists that the view has had before. */
+function joined(had: unknown, part: unknown, kept: Record<string, KeptItems>): unknown {
+  const whole = { ...(part as Record<string, unknown[]>) };
+  for (const [field, [skip, head, tail, drop]] of Object.entries(kept)) {
+    const old = (had as typeof whole)[field]!;
+    const end = old.length - drop;
+    whole[field] = [...old.slice(skip, skip + head), ...whole[field]!, ...old.slice(end - tail, end)];
+  }
+  return whole;
+}
+
 export function connect(channel: Channel): Client {
   const parts: { [Name in keyof Parts]: Signal<Parts[Name] | null> } = {
     bar: signal(null),
@@ -104,7 +115,27 @@ export function connect(channel: Channel): Client {
   const alive = signal(true);
   const waiting = new Map<number, { resolve(reply: Reply<unknown>): void; reject(error: Error): void }>();
   let last = 0;
+  let revision = 0;
+  let greeting = false;
 
+  const greet = () => {
+    if (!greeting) channel.send({ kind: "hello" });
+    greeting = true;
+  };
+  const takeParts = (message: Extract<ToView, { kind: "parts" }>) => {
+    // Of a message after a gap, nothing is taken: the next greeting brings it whole.
+    if (message.kept && message.revision !== revision + 1) return greet();
+    if (!message.kept) greeting = false;
+    revision = message.revision;
+    batch(() => {
+      for (const name of Object.keys(message.parts) as (keyof Parts)[]) {
+        if (!(name in parts)) continue;
+        const target = parts[name] as Signal<unknown>;
+        const [part, kept] = [message.parts[name], message.kept?.[name]];
+        target.value = kept ? joined(target.peek(), part, kept) : part;
+      }
+    });
+  };
   const settle = (id: number) => {
     const entry = waiting.get(id);
     waiting.delete(id);
@@ -113,16 +144,10 @@ export function connect(channel: Channel): Client {
   };
   const off = channel.on((message, buffers) => {
     if (message.kind === "parts") {
-      batch(() => {
-        for (const name of Object.keys(message.parts) as (keyof Parts)[]) {
-          if (!(name in parts)) continue;
-          const target = parts[name] as Signal<Parts[typeof name] | null>;
-          target.value = message.parts[name] ?? null;
-        }
-      });
-      const { revision } = message;
+      takeParts(message);
+      const ack = { kind: "ack", revision: message.revision } as const;
       afterFrame(() => {
-        if (alive.peek()) channel.send({ kind: "ack", revision });
+        if (alive.peek()) channel.send(ack);
       });
     } else if (message.kind === "reply") {
       const entry = settle(message.id);
@@ -163,7 +188,7 @@ export function connect(channel: Channel): Client {
       offClosed?.();
     },
   };
-  channel.send({ kind: "hello" });
+  greet();
   return { ...shared, ...viewState() };
 }
 

@@ -2,8 +2,9 @@
  * What kernel and view say to each other. The kernel's half is `nexus_lab/lab/wire.py`.
  *
  * A view sends `hello` and gets every part once; from then on it gets the parts that changed, at most twenty
- * times a second, and never a new message before it has acknowledged the last. Bulk arrays travel as binary
- * buffers of the reply to the request that asked for them.
+ * times a second, and never a new message before it has acknowledged the last. Of a part's lists only what is new
+ * is sent; a view that has missed a message says hello again. Bulk arrays travel as binary buffers of the reply to
+ * the request that asked for them.
  */
 
 export type Status = "ok" | "warn" | "bad" | "none";
@@ -27,8 +28,19 @@ export type ToKernel =
   | { kind: "ack"; revision: number }
   | { kind: "request"; id: number; method: string; params: Record<string, unknown> };
 
+/** What of a list the view has, around the items that come: before them `head` items after the first `skip`, behind
+ * them `tail` items before the last `drop`. */
+export type KeptItems = [skip: number, head: number, tail: number, drop: number];
+
 export type ToView =
-  | { kind: "parts"; revision: number; parts: Partial<Parts> }
+  | {
+      kind: "parts";
+      /** One more with each message. */
+      revision: number;
+      parts: Partial<Parts>;
+      /** By part and field; absent in the answer to `hello`, which is whole. */
+      kept?: Partial<Record<keyof Parts, Record<string, KeptItems>>>;
+    }
   | { kind: "reply"; id: number; ok: true; result: unknown }
   | { kind: "reply"; id: number; ok: false; error: ErrorInfo };
 

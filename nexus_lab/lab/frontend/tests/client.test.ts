@@ -62,6 +62,37 @@ describe("client", () => {
     expect("nonsense" in kernel.client.parts).toBe(false);
   });
 
+  it("puts the items of a list that it has around those that come", () => {
+    const kernel = fakeKernel({}, {});
+    const turns = (numbers: number[]) => ({ agent: { turns: numbers } }) as never;
+    const shown = () => kernel.client.parts.agent.value?.turns;
+    const steps: [number[], [number, number, number, number], number[]][] = [
+      [[4], [0, 3, 0, 0], [1, 2, 3, 4]],
+      [[5], [1, 3, 0, 0], [2, 3, 4, 5]],
+      [[1], [0, 0, 3, 1], [1, 2, 3, 4]],
+      [[9], [0, 1, 2, 0], [1, 9, 3, 4]],
+    ];
+    kernel.push(turns([1, 2, 3]));
+    for (const [items, ends, whole] of steps) {
+      kernel.push(turns(items), { agent: { turns: ends } });
+      expect(shown()).toEqual(whole);
+    }
+    expect(kernel.log.filter(({ kind }) => kind === "hello")).toHaveLength(1);
+  });
+
+  it("says hello again after a message that it missed, once, and takes nothing until it has everything", () => {
+    const kernel = fakeKernel({ bar: BAR }, {});
+    const hellos = () => kernel.log.filter(({ kind }) => kind === "hello").length;
+    kernel.miss();
+    for (const context_used of [7, 8]) kernel.push({ bar: { ...BAR, context_used } }, {});
+    expect(hellos()).toBe(2);
+    expect(kernel.client.parts.bar.value).toBe(BAR);
+    kernel.push({ bar: { ...BAR, context_used: 9 } });
+    kernel.push({ bar: { ...BAR, context_used: 10 } }, {});
+    expect(kernel.client.parts.bar.value?.context_used).toBe(10);
+    expect(hellos()).toBe(2);
+  });
+
   it("tells everyone who waits that the kernel is gone", async () => {
     const kernel = fakeKernel({ bar: BAR }, {});
     const asked = kernel.client.request("agent.ask", { text: "x" });

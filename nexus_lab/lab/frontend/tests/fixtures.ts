@@ -380,13 +380,18 @@ export const ANSWERS: Answers = {
   "session.export": ({ run: name, target }) => ({ path: `/data/${name}.${target}`, bytes: 412345 }),
 };
 
+type Kept = Extract<ToView, { kind: "parts" }>["kept"];
+
 export interface FakeKernel {
   client: Client;
   channel: Channel;
   /** Everything that the view sent, in order. */
   log: ToKernel[];
   asked(method: string): Record<string, unknown>[];
-  push(parts: Partial<Parts>): void;
+  /** With `kept` as a message that builds on the one before it. */
+  push(parts: Partial<Parts>, kept?: Kept): void;
+  /** Sends a message that is lost on its way. */
+  miss(): void;
   reply(id: number, result: unknown): void;
   fail(id: number, error: ErrorInfo): void;
   close(): void;
@@ -399,7 +404,8 @@ export function fakeKernel(parts: Partial<Parts> = PARTS, answers: Answers = ANS
   let revision = 0;
   const log: ToKernel[] = [];
   const reply = (id: number, result: unknown) => hear({ kind: "reply", id, ok: true, result }, []);
-  const push = (changed: Partial<Parts>) => hear({ kind: "parts", revision: ++revision, parts: changed }, []);
+  const push = (changed: Partial<Parts>, kept?: Kept) =>
+    hear({ kind: "parts", revision: ++revision, parts: changed, ...(kept && { kept }) }, []);
   const channel: Channel = {
     send: (message) => {
       log.push(message);
@@ -426,6 +432,7 @@ export function fakeKernel(parts: Partial<Parts> = PARTS, answers: Answers = ANS
     log,
     asked: (method) => log.flatMap((message) => (message.kind === "request" && message.method === method ? [message.params] : [])),
     push,
+    miss: () => void (revision += 1),
     reply,
     fail: (id, error) => hear({ kind: "reply", id, ok: false, error }, []),
     close: () => gone(),
