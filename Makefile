@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # Where the default torch is a CUDA build of several GB, name an index that holds CPU builds instead.
 TORCH_INDEX ?=
+# Processes that share the Python tests; each loads the models for itself.
+WORKERS ?= auto
 LLAMA := $(shell sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)",/\1/p' pyproject.toml)
 NATIVE := $(shell find src_cpp -name '*.?pp' -o -name CMakeLists.txt)
 # An editable install holds a copy of the JupyterLab extension, so a change of it installs anew.
@@ -55,7 +57,7 @@ demo: setup
 test: test-native test-python
 
 test-python: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4
 
 # The C++ unit tests: plain, under address and undefined-behaviour sanitizers, and under the thread sanitizer.
 test-native: setup

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import shares
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -21,6 +22,25 @@ settings.load_profile("suite")
 
 # A run that a shell put in the background inherits an ignored SIGINT, and Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A terminal's size, where one is exported, would hold for what a test prints into a wider one.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
+# Before any native library is loaded.
+shares.keep_to_own_cores(os.environ)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> shares.Shares:
+    """Share the tests out as `shares` says, whatever ``--dist`` says."""
+    return shares.Shares(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest where several processes share the tests; alone, the order stays."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: shares.rank_of(item.nodeid))
 
 
 @pytest.fixture(scope="session")
