@@ -65,6 +65,12 @@ void expect_row(const char* field, std::uint32_t n_bytes) {
     }
 }
 
+void expect_finite(const char* field, float value) {
+    if (!std::isfinite(value)) {
+        throw FormatError(field, "a finite number", text_of(value));
+    }
+}
+
 void expect_positive(const char* field, float value) {
     if (!std::isfinite(value) || value <= 0.0F) {
         throw FormatError(field, "a number above 0", text_of(value));
@@ -73,8 +79,10 @@ void expect_positive(const char* field, float value) {
 
 // What makes a header usable at all, whether it was just read or is about to be written.
 void check_fields(const BlockHeader& header) {
-    expect_range("anchor", header.anchor, 0, std::numeric_limits<std::int32_t>::max());
     expect_range("n_tokens", header.n_tokens, 1, kMaxTokens);
+    // The last token's position has to be a position, too.
+    expect_range("anchor", header.anchor, 0,
+                 std::numeric_limits<std::int32_t>::max() - (header.n_tokens - 1));
     expect_range("n_layer", header.n_layer, 1, kMaxLayers);
     expect_row("k_row_bytes", header.k_row_bytes);
     expect_row("v_row_bytes", header.v_row_bytes);
@@ -92,9 +100,8 @@ void check_fields(const BlockHeader& header) {
     }
     expect_positive("rope_base", header.rope_base);
     expect_positive("rope_scale", header.rope_scale);
-    if (!std::isfinite(header.ext_factor) || !std::isfinite(header.attn_factor)) {
-        throw FormatError("ext_factor", "finite factors", text_of(header.ext_factor));
-    }
+    expect_finite("ext_factor", header.ext_factor);
+    expect_finite("attn_factor", header.attn_factor);
 }
 
 Sha256::Digest digest_of(std::span<const std::byte> bytes) {
@@ -264,32 +271,31 @@ BlockHeader write_block(const std::string& path, BlockHeader header, std::span<c
     return header;
 }
 
-BlockFile::BlockFile(const std::string& path)
-    : file_(path), header_(decode_block_header(file_.bytes(), file_.bytes().size())) {}
+BlockView::BlockView(std::span<const std::byte> file)
+    : file_(file), header_(decode_block_header(file, file.size())) {}
 
-std::span<const std::int32_t> BlockFile::tokens() const noexcept {
-    const std::byte* start = file_.bytes().data() + BlockHeader::kBytes;
+std::span<const std::int32_t> BlockView::tokens() const noexcept {
+    const std::byte* start = file_.data() + BlockHeader::kBytes;
     return {reinterpret_cast<const std::int32_t*>(start), header_.n_tokens};
 }
 
-const Half* BlockFile::rows(std::size_t offset, std::size_t row_bytes, std::size_t layer) const {
+const Half* BlockView::rows(std::size_t offset, std::size_t row_bytes, std::size_t layer) const {
     if (layer >= header_.n_layer) {
         throw std::out_of_range("layer " + std::to_string(layer) + " of a block with " +
                                 std::to_string(header_.n_layer));
     }
-    return reinterpret_cast<const Half*>(file_.bytes().data() + offset +
-                                         layer * header_.n_tokens * row_bytes);
+    return reinterpret_cast<const Half*>(file_.data() + offset + layer * header_.n_tokens * row_bytes);
 }
 
-const Half* BlockFile::key(std::size_t layer) const {
+const Half* BlockView::key(std::size_t layer) const {
     return rows(header_.k_offset(), header_.k_row_bytes, layer);
 }
 
-const Half* BlockFile::value(std::size_t layer) const {
+const Half* BlockView::value(std::size_t layer) const {
     return rows(header_.v_offset(), header_.v_row_bytes, layer);
 }
 
-void BlockFile::verify() const {
+void BlockView::verify() const {
     std::vector<const Half*> keys;
     std::vector<const Half*> values;
     for (std::size_t l = 0; l < header_.n_layer; ++l) {
@@ -298,5 +304,7 @@ void BlockFile::verify() const {
     }
     expect("payload_hash", payload_hash(tokens(), layer_spans(header_, keys, values)), header_.payload_hash);
 }
+
+BlockFile::BlockFile(const std::string& path) : MappedFile(path), BlockView(bytes()) {}
 
 }  // namespace nexus

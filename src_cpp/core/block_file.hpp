@@ -72,10 +72,12 @@ BlockHeader::ShortHash hash_rope_factors(std::span<const float> factors);
 BlockHeader write_block(const std::string& path, BlockHeader header, std::span<const std::int32_t> tokens,
                         std::span<const Half* const> keys, std::span<const Half* const> values);
 
-// A block mapped for reading. The constructor checks the header and the size; `verify` reads the payload.
-class BlockFile {
+// A block in memory that the caller keeps alive, aligned as a token is. The constructor checks the header and
+// the size; `verify` reads the payload.
+class BlockView {
   public:
-    explicit BlockFile(const std::string& path);
+    // Throws FormatError naming the field that is wrong.
+    explicit BlockView(std::span<const std::byte> file);
 
     [[nodiscard]] const BlockHeader& header() const noexcept { return header_; }
     [[nodiscard]] std::span<const std::int32_t> tokens() const noexcept;
@@ -88,8 +90,14 @@ class BlockFile {
   private:
     [[nodiscard]] const Half* rows(std::size_t offset, std::size_t row_bytes, std::size_t layer) const;
 
-    MappedFile file_;
+    std::span<const std::byte> file_;
     BlockHeader header_;
+};
+
+// A block mapped for reading.
+class BlockFile : private MappedFile, public BlockView {
+  public:
+    explicit BlockFile(const std::string& path);
 };
 
 }  // namespace nexus

@@ -202,6 +202,7 @@ void test_each_field_is_named() {
     const auto other = folder.file("b.atb");
     for (const Case& wrong : {Case{8, 2, "version"},
                               Case{12, 0x80000000U, "anchor"},
+                              Case{12, 0x7FFFFFFCU, "anchor"},  // the fifth token would have no position
                               Case{16, 0, "n_tokens"},
                               Case{16, 0xFFFFFFFFU, "n_tokens"},
                               Case{16, 6, "file_bytes"},
@@ -219,7 +220,8 @@ void test_each_field_is_named() {
                               Case{40, 0, "head_dim"},
                               Case{48, 0x7FC00000U, "rope_base"},
                               Case{52, 0, "rope_scale"},
-                              Case{56, 0x7F800000U, "ext_factor"}}) {
+                              Case{56, 0x7F800000U, "ext_factor"},
+                              Case{60, 0x7FC00000U, "attn_factor"}}) {
         auto damaged = bytes;
         std::memcpy(damaged.data() + wrong.offset, &wrong.value, sizeof wrong.value);
         rehash(damaged);
