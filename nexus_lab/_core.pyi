@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import typing
 import typing_extensions
-__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'Int8Matrix', 'L0Arena', 'LayerLayout', 'StateLayout', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'quantize_rows', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'scan_kernels', 'set_state_positions', 'state_key', 'state_value', 'write_block']
+__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'Int8Matrix', 'L0Arena', 'LayerLayout', 'StateLayout', 'align_state', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'quantize_rows', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'scan_kernels', 'set_state_positions', 'state_key', 'state_value', 'write_block']
 class EvalBridge:
     """
     Native evaluation and abort callbacks of one llama.cpp context.
@@ -345,6 +345,11 @@ class StateLayout:
     def positions(self) -> numpy.typing.NDArray[numpy.int32]:
         ...
     @property
+    def section_layers(self) -> list[int]:
+        """
+        Layers of each section: of the one cache, or of the full and the sliding layers' caches.
+        """
+    @property
     def seq_id(self) -> int:
         ...
     @property
@@ -353,6 +358,12 @@ class StateLayout:
     @property
     def v_trans(self) -> bool:
         ...
+def align_state(buffer: typing_extensions.Buffer) -> None:
+    """
+    Bring the rows of a state's second section into the order of the first one's, in place.
+    
+    Raises FormatError naming the field that is not known, also when the sections hold different positions.
+    """
 def build_state(template: StateLayout, positions: numpy.typing.NDArray[numpy.int32], keys: list[numpy.typing.NDArray[numpy.float16]], values: list[numpy.typing.NDArray[numpy.float16]], out: typing_extensions.Buffer | None = None) -> typing.Any:
     """
     Write a state of the template's family: any number of cells, the same layers and V layout.
@@ -372,8 +383,8 @@ def parse_state(buffer: typing_extensions.Buffer, *, n_pos_per_embd: typing.Supp
     """
     Read the layout of a sequence state; raises FormatError naming the field that is not known.
     
-    Known are one section, one stream, one sequence per cell and f16 rows, with V in rows or transposed. An empty
-    sequence gives a layout without layers.
+    Known are one section, or two with the same cells in the same order, one stream, one sequence per cell and f16
+    rows, with V in rows or transposed. An empty sequence gives a layout without layers.
     """
 def quantize_rows(rows: numpy.typing.NDArray[numpy.float32]) -> tuple[numpy.typing.NDArray[numpy.int8], numpy.typing.NDArray[numpy.float32]]:
     """

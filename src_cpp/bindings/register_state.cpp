@@ -17,6 +17,12 @@ StateLayout parse(const py::buffer& buffer, int n_pos_per_embd) {
     return parse_state(bytes_of(info), n_pos_per_embd);
 }
 
+void align(const py::buffer& buffer) {
+    const auto info = request_bytes(buffer, true);
+    const py::gil_scoped_release release;
+    align_sections(writable_bytes_of(info));
+}
+
 void check_layer(const StateLayout& layout, std::size_t layer) {
     if (layer >= layout.layers.size()) {
         throw py::index_error("layer " + std::to_string(layer) + " of a state with " +
@@ -113,6 +119,16 @@ void register_layouts(py::module_& module) {
                             "One sequence of the KV cache as llama.cpp writes it; rows are in cell order.")
         .def_property_readonly("n_cells", &StateLayout::n_cells)
         .def_property_readonly("n_layer", [](const StateLayout& layout) { return layout.layers.size(); })
+        .def_property_readonly(
+            "section_layers",
+            [](const StateLayout& layout) {
+                std::vector<std::size_t> counts;
+                for (const SectionLayout& section : layout.sections) {
+                    counts.push_back(section.n_layer);
+                }
+                return counts;
+            },
+            "Layers of each section: of the one cache, or of the full and the sliding layers' caches.")
         .def_readonly("v_trans", &StateLayout::v_trans)
         .def_property_readonly(
             "positions", [](const StateLayout& layout) { return copy_of<std::int32_t>(layout.positions); })
@@ -130,8 +146,12 @@ void register_state(py::module_& module) {
     module.def("parse_state", &parse, py::arg("buffer"), py::kw_only(), py::arg("n_pos_per_embd") = 1,
                R"(Read the layout of a sequence state; raises FormatError naming the field that is not known.
 
-Known are one section, one stream, one sequence per cell and f16 rows, with V in rows or transposed. An empty
-sequence gives a layout without layers.)");
+Known are one section, or two with the same cells in the same order, one stream, one sequence per cell and f16
+rows, with V in rows or transposed. An empty sequence gives a layout without layers.)");
+    module.def("align_state", &align, py::arg("buffer"),
+               R"(Bring the rows of a state's second section into the order of the first one's, in place.
+
+Raises FormatError naming the field that is not known, also when the sections hold different positions.)");
     module.def("build_state", &build, py::arg("template"), py::arg("positions").noconvert(),
                py::arg("keys").noconvert(), py::arg("values").noconvert(), py::arg("out") = py::none(),
                R"(Write a state of the template's family: any number of cells, the same layers and V layout.

@@ -29,13 +29,24 @@ struct LayerLayout {
     bool operator==(const LayerLayout&) const = default;
 };
 
+// One cache's part of a state. A model with a sliding window keeps two caches, of its full and of its sliding
+// layers, and writes one section each, with the same cells.
+struct SectionLayout {
+    std::size_t cells_offset = 0;
+    std::size_t n_layer = 0;
+
+    bool operator==(const SectionLayout&) const = default;
+};
+
 // One sequence of llama.cpp's KV cache as llama_state_seq_get_data writes it. Rows are in cell order, which
-// is not position order; `positions` says which is which. Without flash attention V is stored transposed
-// (v_trans): for each embedding index the values of all cells.
+// is not position order; `positions` says which is which, for all sections. Without flash attention V is
+// stored transposed (v_trans): for each embedding index the values of all cells. Layers are numbered as they
+// are stored, those of the first section first.
 struct StateLayout {
     std::int32_t seq_id = 0;
     bool v_trans = false;
     std::vector<std::int32_t> positions;
+    std::vector<SectionLayout> sections;  // none stands for one section with all layers
     std::vector<LayerLayout> layers;
     std::size_t total_bytes = 0;
 
@@ -43,9 +54,15 @@ struct StateLayout {
     bool operator==(const StateLayout&) const = default;
 };
 
-// Throws FormatError for anything but one section, one stream and f16 rows that end where the buffer ends.
+// Throws FormatError for anything but one or two sections with the same cells in the same order, one stream
+// and f16 rows that end where the buffer ends.
 // `n_pos_per_embd` above 1 (M-RoPE) says that cells carry an extension, which is not known here.
 StateLayout parse_state(std::span<const std::byte> buffer, int n_pos_per_embd = 1);
+
+// Brings the rows of a second section into the order of the first one's, in place. Two caches give out their
+// cells alike until one of them takes cells again that have left its window. Throws FormatError as
+// parse_state does, also when the sections do not hold the same positions.
+void align_sections(std::span<std::byte> buffer);
 
 // Bytes of a state with `n_cells` cells and the layers of `like`.
 std::size_t state_size(const StateLayout& like, std::size_t n_cells);

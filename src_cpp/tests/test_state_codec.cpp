@@ -22,10 +22,13 @@ namespace {
 constexpr std::size_t kKeyWidth = 6;
 constexpr std::size_t kValueWidth = 10;
 
-StateLayout family(std::size_t n_layer, bool v_trans) {
+StateLayout family(std::size_t n_layer, bool v_trans, std::size_t sliding_layers = 0) {
     StateLayout layout;
     layout.seq_id = 3;
     layout.v_trans = v_trans;
+    if (sliding_layers > 0) {
+        layout.sections = {{0, n_layer - sliding_layers}, {0, sliding_layers}};
+    }
     LayerLayout layer;
     layer.k_row_bytes = kKeyWidth * sizeof(Half);
     layer.v_row_bytes = v_trans ? 0 : kValueWidth * sizeof(Half);
@@ -58,8 +61,9 @@ struct Built {
     Rows values;
 };
 
-Built build(std::size_t n_layer, const std::vector<std::int32_t>& positions, bool v_trans) {
-    const StateLayout like = family(n_layer, v_trans);
+Built build(std::size_t n_layer, const std::vector<std::int32_t>& positions, bool v_trans,
+            std::size_t sliding_layers = 0) {
+    const StateLayout like = family(n_layer, v_trans, sliding_layers);
     Built built{{},
                 {},
                 Rows(n_layer, positions.size() * kKeyWidth, 1),
@@ -147,7 +151,7 @@ void test_what_is_not_known_is_refused_by_name() {
     CHECK(refused_as(with(bytes, 20, 2), "n_seq_id"));
     CHECK(refused_as(with(bytes, 24, 9), "cell_seq_id"));
     CHECK(refused_as(with(bytes, kAfterCells, 2), "v_trans"));
-    CHECK(refused_as(with(bytes, kAfterCells + 4, 0), "n_layer"));
+    CHECK(field_of(with(bytes, kAfterCells + 4, 0))[0] != 0);
     CHECK(refused_as(with(bytes, kAfterCells + 4, 0x7FFFFFFF), "n_layer"));
     CHECK(refused_as(with(bytes, kAfterCells + 8, 8), "k_type of layer 0"));  // q8_0
     CHECK(refused_as(with(bytes, kAfterCells + 12, std::uint64_t{7}), "k_row_bytes of layer 0"));
@@ -159,19 +163,91 @@ void test_what_is_not_known_is_refused_by_name() {
     CHECK(nexus::testing::throws<FormatError>([&] { nexus::parse_state(bytes, 4); }));
 }
 
-void test_a_second_section_and_trailing_bytes() {
+void test_trailing_bytes() {
     auto bytes = build(2, {0, 1}, false).bytes;
-    auto two = bytes;
-    two.insert(two.end(), bytes.begin() + 8, bytes.end());  // what a sliding-window cache appends
-    CHECK(refused_as(two, "sections"));
+    auto three = bytes;
+    for (int more = 0; more < 2; ++more) {
+        three.insert(three.end(), bytes.begin() + 8, bytes.end());
+    }
+    CHECK(refused_as(three, "sections"));
     bytes.push_back(std::byte{0});
     CHECK(refused_as(bytes, "sections"));
 }
 
+// The sections of a sliding-window model: 5 layers, of which the last `sliding` are in the second section.
+void test_two_sections() {
+    const std::vector<std::int32_t> positions = {7, 3, 9};
+    for (const bool v_trans : {false, true}) {
+        for (const std::size_t sliding : {1U, 3U, 5U}) {
+            Built built = build(5, positions, v_trans, sliding);
+            const StateLayout read = nexus::parse_state(built.bytes);
+            CHECK(read == built.layout && read.sections.size() == 2 && read.layers.size() == 5);
+            CHECK(read.sections[1].n_layer == sliding && read.positions == positions);
+            CHECK(nexus::state_size(read, 3) == built.bytes.size() && nexus::state_size(read, 0) == 24);
+            const auto before = built.bytes;
+            nexus::align_sections(built.bytes);
+            CHECK(built.bytes == before);
+            nexus::write_positions(built.bytes, read, std::vector<std::int32_t>{1, 2, 4});
+            CHECK(nexus::parse_state(built.bytes).positions == std::vector<std::int32_t>({1, 2, 4}));
+        }
+    }
+    CHECK(nexus::parse_state(build(2, {}, false, 1).bytes).sections.size() == 2);
+}
+
+// Joins the first section of one state with the second of another.
+std::vector<std::byte> joined(const Built& first, const Built& second) {
+    auto bytes = first.bytes;
+    bytes.resize(first.layout.sections[1].cells_offset - 8);
+    bytes.insert(
+        bytes.end(),
+        second.bytes.begin() + static_cast<std::ptrdiff_t>(second.layout.sections[1].cells_offset) - 8,
+        second.bytes.end());
+    return bytes;
+}
+
+void test_sections_in_another_order_are_aligned() {
+    for (const bool v_trans : {false, true}) {
+        const Built built = build(3, {7, 3, 9}, v_trans, 2);
+        Built turned = build(3, {9, 7, 3}, v_trans, 2);
+        auto bytes = joined(built, turned);
+        CHECK(refused_as(bytes, "cells of the second section"));
+        nexus::align_sections(bytes);
+        const StateLayout read = nexus::parse_state(bytes);
+        CHECK(read.positions == std::vector<std::int32_t>({7, 3, 9}));
+        // Rows 7, 3, 9 of the second state were its rows 1, 2, 0.
+        const std::vector<std::size_t> from = {1, 2, 0};
+        for (std::size_t l = 0; l < 3; ++l) {
+            std::vector<Half> rows(3 * kValueWidth);
+            nexus::read_value_rows(bytes, read, l, rows.data());
+            const std::byte* keys = bytes.data() + read.layers[l].k_offset;
+            for (std::size_t i = 0; i < 3; ++i) {
+                const std::size_t source = l == 0 ? i : from[i];
+                CHECK(std::memcmp(keys + i * kKeyWidth * sizeof(Half),
+                                  built.keys.pointers[l] + source * kKeyWidth,
+                                  kKeyWidth * sizeof(Half)) == 0);
+                CHECK(std::memcmp(rows.data() + i * kValueWidth,
+                                  built.values.pointers[l] + source * kValueWidth,
+                                  kValueWidth * sizeof(Half)) == 0);
+            }
+        }
+        auto other = joined(built, build(3, {9, 7, 4}, v_trans, 2));
+        CHECK(nexus::testing::throws<FormatError>([&] { nexus::align_sections(other); }));
+        auto fewer = joined(built, build(3, {9, 7}, v_trans, 2));
+        CHECK(refused_as(fewer, "cells of the second section"));
+        CHECK(nexus::testing::throws<FormatError>([&] { nexus::align_sections(fewer); }));
+    }
+    auto mixed = joined(build(3, {1, 2}, false, 2), build(3, {1, 2}, true, 2));
+    CHECK(refused_as(mixed, "v_trans"));
+}
+
 void test_truncation_anywhere() {
     for (const bool v_trans : {false, true}) {
-        const auto bytes = build(2, {5, 3, 4}, v_trans).bytes;
+        const Built built = build(2, {5, 3, 4}, v_trans, 1);
+        const auto& bytes = built.bytes;
         for (std::size_t n = 0; n < bytes.size(); ++n) {
+            if (n == built.layout.sections[1].cells_offset - 8) {
+                continue;  // the first section alone is a whole state of another model
+            }
             // An exact-size copy, so that a sanitizer sees any read past the end.
             const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
             CHECK(field_of(cut)[0] != '\0');
@@ -183,13 +259,13 @@ void test_truncation_anywhere() {
 void test_mutations_never_escape_the_buffer() {
     std::mt19937 random(1);
     for (const bool v_trans : {false, true}) {
-        const auto bytes = build(2, {5, 3, 4}, v_trans).bytes;
         for (int round = 0; round < 20000; ++round) {
-            auto damaged = bytes;
+            auto damaged = build(2, {5, 3, 4}, v_trans, static_cast<std::size_t>(round % 2)).bytes;
             for (std::size_t n = 1 + random() % 4; n > 0; --n) {
                 damaged[random() % damaged.size()] = static_cast<std::byte>(random());
             }
             try {
+                nexus::align_sections(damaged);
                 const StateLayout layout = nexus::parse_state(damaged);
                 for (std::size_t l = 0; l < layout.layers.size(); ++l) {
                     std::vector<Half> rows(layout.n_cells() * layout.layers[l].n_embd_v);
@@ -225,7 +301,9 @@ int main() {
     test_an_empty_sequence();
     test_positions_in_place();
     test_what_is_not_known_is_refused_by_name();
-    test_a_second_section_and_trailing_bytes();
+    test_trailing_bytes();
+    test_two_sections();
+    test_sections_in_another_order_are_aligned();
     test_truncation_anywhere();
     test_mutations_never_escape_the_buffer();
     test_building_checks_its_arguments();

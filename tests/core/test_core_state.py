@@ -133,7 +133,7 @@ def _small(*, v_trans: bool = False) -> bytes:
         (20, 2, "n_seq_id"),
         (24, 1, "cell_seq_id"),
         (52, 3, "v_trans"),
-        (56, 0, "n_layer"),
+        (56, 2**31, "n_layer"),
         (60, 8, "k_type of layer 0"),
         (64, 7, "k_row_bytes of layer 0"),
     ],
@@ -147,12 +147,40 @@ def test_what_is_not_known_is_named(offset: int, value: int, field: str):
     assert isinstance(caught.value, ValueError)
 
 
-def test_cell_extensions_and_second_sections_are_refused():
+def test_cell_extensions_and_third_sections_are_refused():
     with pytest.raises(_core.FormatError, match="n_pos_per_embd"):
         _core.parse_state(_small(), n_pos_per_embd=4)
     blob = _small()
-    with pytest.raises(_core.FormatError, match="second section"):
-        _core.parse_state(blob + blob[8:])
+    with pytest.raises(_core.FormatError, match="sections"):
+        _core.parse_state(blob + blob[8:] + blob[8:])
+
+
+@pytest.mark.parametrize("v_trans", [False, True])
+def test_the_sections_of_a_sliding_window_model_are_one_state(v_trans: bool):  # noqa: FBT001 - a parameter
+    rng = np.random.default_rng(4)
+    positions, turned = np.array([4, 9, 2], np.int32), np.array([9, 2, 4], np.int32)
+    keys, values = ([_rows(rng, 3, 4), _rows(rng, 3, 8)] for _ in range(2))
+    order = [2, 0, 1]  # row of `turned` at each place of `positions`
+    full, sliding, shuffled = (
+        _pack(0, *part, v_trans=v_trans)
+        for part in (
+            (positions, keys[:1], values[:1]),
+            (positions, keys[1:], values[1:]),
+            (turned, [keys[1][np.argsort(order)]], [values[1][np.argsort(order)]]),
+        )
+    )
+    whole, blob = full + sliding[8:], bytearray(full + shuffled[8:])
+    with pytest.raises(_core.FormatError, match="cells of the second section"):
+        _core.parse_state(blob)
+    _core.align_state(blob)
+    assert blob == whole
+    layout = _core.parse_state(blob)
+    assert (layout.n_layer, layout.section_layers, layout.positions.tolist()) == (2, [1, 1], [4, 9, 2])
+    assert bytes(_core.build_state(layout, positions, keys, values)) == whole
+    _core.set_state_positions(blob, layout, np.array([5, 10, 3], np.int32))
+    assert _core.parse_state(blob).positions.tolist() == [5, 10, 3]
+    with pytest.raises(_core.FormatError, match="cells of the second section"):
+        _core.align_state(bytearray(full + _pack(0, positions[:2], keys[:1], values[:1], v_trans=v_trans)[8:]))
 
 
 def test_views_write_through_and_keep_the_buffer_alive():
