@@ -47,10 +47,10 @@ class Profile:
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
         ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
     repair
-        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``none``, ``full``, or ``scattered``,
-        which is a negative control.
+        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``profile``, ``none``, ``full``, or
+        ``scattered``, which is a negative control.
     repair_budget
-        Fraction of the block that ``leading`` and ``scattered`` recompute, in [0, 1].
+        Fraction of the block that ``leading``, ``profile`` and ``scattered`` recompute, in [0, 1].
     policy
         Cache policy between turns: ``full`` or ``rolling_drop`` (with `keep_responses`).
     keep_responses
@@ -178,7 +178,7 @@ def _check_splice(profile: Profile) -> None:
             "choose a D_KL bound in nats above 0",
         )
     _require(
-        profile.repair in ("leading", "trailing", "scattered", "none", "full"),
+        profile.repair in ("leading", "trailing", "profile", "scattered", "none", "full"),
         f"unknown repair strategy {profile.repair!r}",
         "choose leading, trailing, none, full or scattered",
     )
@@ -265,7 +265,7 @@ def load_profile(name: str = "default") -> Profile:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return Profile().changed(**{**values, "name": name})
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"profile {path} cannot be read: {error}", next_step="mend the file, or delete it"
         ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from nexus_lab.splice.base import (
     BlockRefused,
     RepairKind,
+    RepairPath,
     RepairPlan,
     RepairStrategy,
     Run,
@@ -41,7 +42,7 @@ from nexus_lab.splice.contracts import (
 from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fraction
 from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift, row_drift
 from nexus_lab.splice.fidelity import NoiseFloor, Shadow, no_room, noise_floor, prompt_tokens, shadow_prefill
-from nexus_lab.splice.identity import block_id, context_hash
+from nexus_lab.splice.identity import BlockContext, block_id, context_hash
 from nexus_lab.splice.library import BlockLibrary, BlockUnknown, LibraryBlocks, library_root
 from nexus_lab.splice.measures import (
     Fidelity,
@@ -55,7 +56,17 @@ from nexus_lab.splice.model import SpliceUnavailable, model_header
 from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
 from nexus_lab.splice.shelf import DEFAULT_QUOTA
 from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
-from nexus_lab.splice.strategies import Full, Leading, NoRepair, Scattered, StrategyError, Trailing, strategy
+from nexus_lab.splice.strategies import (
+    Full,
+    Leading,
+    NoProfile,
+    NoRepair,
+    Scattered,
+    Sensitive,
+    StrategyError,
+    Trailing,
+    strategy,
+)
 from nexus_lab.splice.survey import BlockReport, BlockState, survey
 from nexus_lab.splice.trials import (
     Reference,
@@ -72,6 +83,7 @@ __all__ = [
     "DEFAULT_QUOTA",
     "SYSTEM_PROMPT",
     "BlockCompiler",
+    "BlockContext",
     "BlockLibrary",
     "BlockRecipe",
     "BlockRefused",
@@ -96,16 +108,19 @@ __all__ = [
     "Leading",
     "LibraryBlocks",
     "LogitsError",
+    "NoProfile",
     "NoRepair",
     "NoiseFloor",
     "Paper",
     "QuotaTooSmall",
     "Reference",
     "RepairKind",
+    "RepairPath",
     "RepairPlan",
     "RepairStrategy",
     "Run",
     "Scattered",
+    "Sensitive",
     "Shadow",
     "SpliceContract",
     "SplicePath",

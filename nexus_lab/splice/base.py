@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockRefused",
     "RepairKind",
+    "RepairPath",
     "RepairPlan",
     "RepairStrategy",
     "Run",
@@ -61,6 +62,7 @@ class RepairKind(StrEnum):
     NONE = "none"
     LEADING = "leading"
     TRAILING = "trailing"
+    PROFILE = "profile"
     SCATTERED = "scattered"
     FULL = "full"
 
@@ -70,6 +72,18 @@ class SplicePath(StrEnum):
 
     SPLICE = "A"
     PREFILL = "B"
+
+
+class RepairPath(StrEnum):
+    """How the tokens of a repair were computed.
+
+    ``runs``: each stretch by a prefill of its own, in its turn between the spliced ones; a single stretch
+    needs nothing else. ``one_pass``: all of them together, by one prefill with patched inputs over the whole
+    splice.
+    """
+
+    RUNS = "runs"
+    ONE_PASS = "one_pass"  # noqa: S105 - no secret
 
 
 class Run(NamedTuple):
@@ -118,14 +132,21 @@ class RepairPlan:
 
 @runtime_checkable
 class RepairStrategy(Protocol):
-    """Chooses the tokens of a block to recompute, from lengths alone."""
+    """Chooses the tokens of a block to recompute."""
 
     @property
     def name(self) -> str:
         """Name under which results and settings know the strategy."""
         ...
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,
+    ) -> RepairPlan:
         """Choose for a block of `n_tokens` behind `n_past` tokens.
 
         Parameters
@@ -136,6 +157,9 @@ class RepairStrategy(Protocol):
             Tokens before the block.
         budget
             Fraction of the block that may be recomputed; ``None`` leaves it to the strategy.
+        sensitivity
+            How far each token's rows moved between the contexts that the block was compiled behind,
+            float32 [n_tokens]; ``None`` when it was compiled behind one.
         """
         ...
 
@@ -202,6 +226,10 @@ class SpliceResult:
         Wall time of each step.
     declined
         Why path B was taken, or ``None``.
+    repair_path
+        How the plan's tokens were computed.
+    repair_declined
+        Why several stretches were computed one by one, or ``None``.
     logits
         Logits after the rest of the prompt, float32 [n_vocab]; ``None`` without a rest.
     """
@@ -214,6 +242,8 @@ class SpliceResult:
     anchored: bool
     timings: SpliceTimings
     declined: Decline | None = None
+    repair_path: RepairPath = RepairPath.RUNS
+    repair_declined: Decline | None = None
     logits: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -249,6 +279,8 @@ class SpliceResult:
             "anchored": self.anchored,
             "declined": self.declined.code if self.declined else None,
             "reason": self.declined.reason if self.declined else None,
+            "repair_path": self.repair_path.value,
+            "repair_reason": self.repair_declined.reason if self.repair_declined else None,
             "ttft_s": self.ttft_s,
             **self.timings.to_dict(),
         }

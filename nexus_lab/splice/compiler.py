@@ -10,8 +10,9 @@ import numpy as np
 from nexus_lab import _core
 from nexus_lab.errors import NexusError
 from nexus_lab.splice.blocks import ToolBlock
-from nexus_lab.splice.identity import context_hash
+from nexus_lab.splice.identity import BlockContext
 from nexus_lab.splice.model import cache_layout, model_header
+from nexus_lab.splice.spread import BlockRows, RowSpread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nexus_lab.engine import Engine, SequenceState
+    from nexus_lab.engine import Engine
 
 __all__ = ["BlockCompiler", "CompileError"]
 
@@ -42,7 +43,9 @@ class BlockCompiler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def compile(self, tokens: Sequence[int], context: Sequence[int] = (), *, path: Path) -> ToolBlock:
+    def compile(
+        self, tokens: Sequence[int], context: BlockContext | Sequence[int] = (), *, path: Path
+    ) -> ToolBlock:
         """Compute the block behind `context` and write its file, atomically.
 
         Parameters
@@ -50,7 +53,7 @@ class BlockCompiler:
         tokens
             Tokens of the block.
         context
-            Tokens before it: none, a system prompt, a typical history. Their number is the anchor.
+            What stands before it: nothing, a system prompt, a typical history; or several of these.
         path
             File to write.
 
@@ -66,11 +69,18 @@ class BlockCompiler:
             When the engine was cancelled; there is no file then.
         """
         self.check(tokens)
-        with self._engine.turn(), self._engine.scratch_sequence() as seq:
-            if len(context):
-                self._engine.prefill(seq, context, start=0, logits="none")
-            self._engine.prefill(seq, tokens, start=len(context), logits="none")
-            return self._save(seq, tokens, context, path)
+        behind = BlockContext.of(context)
+        with self._engine.turn():
+            rows = self._rows_behind(tokens, behind.tokens)
+            if not behind.probes:
+                return self._write(tokens, behind, rows, None, path)
+            spread = RowSpread()
+            spread.add(rows)
+            for probe in behind.probes:
+                spread.add(self._rows_behind(tokens, probe, anchor=behind.anchor))
+        return self._write(
+            tokens, behind, spread.mean() if behind.consensus else rows, spread.relative(), path
+        )
 
     def capture(self, seq: int, tokens: Sequence[int], context: Sequence[int], *, path: Path) -> ToolBlock:
         """Write a block from rows that a live sequence holds.
@@ -88,7 +98,8 @@ class BlockCompiler:
                 f"sequence {seq} holds fewer than {len(context)} + {len(tokens)} tokens",
                 next_step="prefill context and block first",
             )
-        return self._save(seq, tokens, context, path)
+        rows = self._rows(seq, tokens, len(context))
+        return self._write(tokens, BlockContext.of(context), rows, None, path)
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raise CompileError or SpliceUnavailable where there is nothing that could be compiled."""
@@ -96,29 +107,40 @@ class BlockCompiler:
         if not len(tokens):
             raise CompileError("a block without tokens", next_step="give at least one token")
 
-    def _save(self, seq: int, tokens: Sequence[int], context: Sequence[int], path: Path) -> ToolBlock:
-        start = len(context)
+    def _rows_behind(
+        self, tokens: Sequence[int], context: Sequence[int], *, anchor: int | None = None
+    ) -> BlockRows:
+        """Compute the block behind `context`; its keys stand as if it began at `anchor`."""
+        with self._engine.scratch_sequence() as seq:
+            if len(context):
+                self._engine.prefill(seq, context, start=0, logits="none")
+            self._engine.prefill(seq, tokens, start=len(context), logits="none")
+            return self._rows(seq, tokens, len(context), shift=0 if anchor is None else anchor - len(context))
+
+    def _rows(self, seq: int, tokens: Sequence[int], start: int, *, shift: int = 0) -> BlockRows:
         state = self._engine.save_state(seq, start=start, stop=start + len(tokens))
-        keys, values = _ordered_rows(state)
-        header = model_header(self._engine, anchor=start, context_hash=context_hash(context))
+        rope = self._engine.info.rope
+        if shift and rope is not None:
+            state.rotate(np.full(len(tokens), shift, np.int32), rope)
+        return BlockRows.of(state)
+
+    def _write(
+        self,
+        tokens: Sequence[int],
+        context: BlockContext,
+        rows: BlockRows,
+        sensitivity: NDArray[np.float32] | None,
+        path: Path,
+    ) -> ToolBlock:
+        header = model_header(self._engine, anchor=context.anchor, context_hash=context.hash)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _core.write_block(path, header, np.asarray(tokens, np.int32), keys, values)
+            known = () if sensitivity is None else (sensitivity,)
+            _core.write_block(path, header, np.asarray(tokens, np.int32), rows.keys, rows.values, *known)
         except OSError as error:
             raise CompileError(
                 f"the block cannot be written to {path}: {error}",
                 next_step="free some disk space, or let NEXUS_LAB_HOME name a folder that can be written",
             ) from error
-        _LOG.info("compiled %d tokens behind %d into %s", len(tokens), start, path.name)
+        _LOG.info("compiled %d tokens behind %d into %s", len(tokens), context.anchor, path.name)
         return ToolBlock(path)
-
-
-def _ordered_rows(
-    state: SequenceState,
-) -> tuple[list[NDArray[np.float16]], list[NDArray[np.float16]]]:
-    """Return K and V of each layer in position order."""
-    order = state.order()
-    return (
-        [np.ascontiguousarray(state.key(layer)[order]) for layer in range(state.n_layer)],
-        [np.ascontiguousarray(state.value(layer)[order]) for layer in range(state.n_layer)],
-    )

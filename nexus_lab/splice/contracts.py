@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from nexus_lab.errors import Decline, NexusError
-from nexus_lab.splice.strategies import Full, Leading, NoRepair, Trailing, strategy
+from nexus_lab.splice.strategies import Full, Leading, NoProfile, NoRepair, Trailing, strategy
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from nexus_lab.settings import Profile
     from nexus_lab.splice.base import RepairPlan, RepairStrategy
     from nexus_lab.splice.calibration import Calibration
@@ -131,6 +134,7 @@ def choose(
     n_past: int,
     anchored: bool,
     calibration: Calibration | None = None,
+    sensitivity: NDArray[np.float32] | None = None,
 ) -> Choice:
     """Turn a contract into a repair plan for one block at one depth.
 
@@ -144,20 +148,41 @@ def choose(
         The preceding tokens are those the block was compiled behind.
     calibration
         Measured bounds for this model and this block's compile context.
+    sensitivity
+        The block's profile, float32 [n_tokens], if it has one.
     """
     if isinstance(contract, Paper):
         return Choice(Trailing(contract.k, contract.m, contract.r_base).plan(n_tokens, n_past))
     if isinstance(contract, Fixed):
-        return Choice(contract.repair.plan(n_tokens, n_past))
+        return _fixed(contract.repair, n_tokens, n_past, sensitivity)
     if anchored:
         return Choice(NoRepair().plan(n_tokens, n_past))
     if isinstance(contract, Exact):
         reason = "the preceding tokens are not those the block was compiled behind"
         return Choice(Full().plan(n_tokens, n_past), Decline("not_anchored", reason))
-    return _bounded(contract, n_tokens, n_past, calibration)
+    return _bounded(contract, n_tokens, n_past, calibration, sensitivity)
 
 
-def _bounded(contract: Bounded, n_tokens: int, n_past: int, calibration: Calibration | None) -> Choice:
+def _fixed(
+    repair: RepairStrategy,
+    n_tokens: int,
+    n_past: int,
+    sensitivity: NDArray[np.float32] | None,
+    budget: float | None = None,
+) -> Choice:
+    try:
+        return Choice(repair.plan(n_tokens, n_past, budget, sensitivity=sensitivity))
+    except NoProfile as error:
+        return Choice(Full().plan(n_tokens, n_past), Decline("no_profile", error.problem))
+
+
+def _bounded(
+    contract: Bounded,
+    n_tokens: int,
+    n_past: int,
+    calibration: Calibration | None,
+    sensitivity: NDArray[np.float32] | None,
+) -> Choice:
     full = Full().plan(n_tokens, n_past)
     if calibration is None:
         reason = "no calibration of this model behind this compile context has been measured"
@@ -165,7 +190,7 @@ def _bounded(contract: Bounded, n_tokens: int, n_past: int, calibration: Calibra
     budget = calibration.budget_for(contract.epsilon, n_tokens=n_tokens, n_past=n_past)
     if isinstance(budget, Decline):
         return Choice(full, budget)
-    return Choice(strategy(calibration.strategy).plan(n_tokens, n_past, budget))
+    return _fixed(strategy(calibration.strategy), n_tokens, n_past, sensitivity, budget)
 
 
 def _epsilon(text: str, schema_mode: str) -> float:

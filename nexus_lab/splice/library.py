@@ -16,7 +16,7 @@ from nexus_lab.paths import NotWritten, atomic_write, home
 from nexus_lab.splice.base import BlockRefused
 from nexus_lab.splice.blocks import ToolBlock, mapped_files
 from nexus_lab.splice.compiler import BlockCompiler, CompileError
-from nexus_lab.splice.identity import block_id, context_hash
+from nexus_lab.splice.identity import BlockContext, block_id
 from nexus_lab.splice.model import model_name
 from nexus_lab.splice.shelf import DEFAULT_QUOTA, BlockEntry, compiling, entries, touch, trim
 
@@ -50,7 +50,11 @@ class BlockUnknown(NexusError):
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     tokens: tuple[int, ...]
-    context: tuple[int, ...]
+    context: BlockContext
+
+    @classmethod
+    def of(cls, tokens: Sequence[int], context: BlockContext | Sequence[int]) -> _Recipe:
+        return cls(tuple(tokens), BlockContext.of(context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class BlockLibrary:
         self.root = root or library_root()
         self.folder = self.root / engine.info.fingerprint
 
-    def address(self, tokens: Sequence[int], context: Sequence[int] = ()) -> str:
+    def address(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> str:
         """Address of the block of `tokens` behind `context`, whether it is there or not."""
         return block_id(model=model_name(self.engine), tokens=tokens, context=context)
 
@@ -101,7 +105,7 @@ class BlockLibrary:
         """File of an address, whether it is there or not."""
         return self.folder / f"{address}.atb"
 
-    def get_or_compile(self, tokens: Sequence[int], context: Sequence[int] = ()) -> ToolBlock:
+    def get_or_compile(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> ToolBlock:
         """Return the block of `tokens` behind `context`, from its file where that is whole and this model's.
 
         Raises
@@ -109,22 +113,22 @@ class BlockLibrary:
         CompileError, SpliceUnavailable, ContextFull, Cancelled
             When it has to be compiled and cannot be.
         """
-        recipe = _Recipe(tuple(tokens), tuple(context))
+        recipe = _Recipe.of(tokens, context)
         address = self.address(tokens, context)
         with self._lock:
             self._recipes[address] = recipe
         return self._find(address, recipe) or self._compiled(address, recipe)
 
-    def find(self, tokens: Sequence[int], context: Sequence[int] = ()) -> ToolBlock | None:
+    def find(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> ToolBlock | None:
         """Return the block of `tokens` behind exactly `context` when it is there; compiles nothing."""
-        return self._find(self.address(tokens, context), _Recipe(tuple(tokens), tuple(context)))
+        return self._find(self.address(tokens, context), _Recipe.of(tokens, context))
 
     def capture(self, seq: int, tokens: Sequence[int], context: Sequence[int]) -> ToolBlock:
         """Keep a block that `seq` computed behind `context`, so that the same context finds it anchored."""
         address = self.address(tokens, context)
         block = self._compiler.capture(seq, tokens, context, path=self.path(address))
         with self._lock:
-            self._recipes[address] = _Recipe(tuple(tokens), tuple(context))
+            self._recipes[address] = _Recipe.of(tokens, context)
         block = self._keep(address, block)
         self.trim()
         return block
@@ -269,8 +273,8 @@ class LibraryBlocks:
 def _check_recipe(block: ToolBlock, recipe: _Recipe) -> None:
     facts = (
         ("tokens", f"{len(recipe.tokens)} tokens asked for", block.tokens == recipe.tokens),
-        ("anchor", len(recipe.context), block.anchor == len(recipe.context)),
-        ("context_hash", "that of the context asked for", block.context_hash == context_hash(recipe.context)),
+        ("anchor", recipe.context.anchor, block.anchor == recipe.context.anchor),
+        ("context_hash", "that of the context asked for", block.context_hash == recipe.context.hash),
     )
     for field, expected, holds in facts:
         if not holds:

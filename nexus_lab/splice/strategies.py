@@ -5,19 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nexus_lab.errors import NexusError
 from nexus_lab.splice.base import RepairKind, RepairPlan
 from nexus_lab.splice.curve import repair_count, repair_fraction
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nexus_lab.settings import Profile
     from nexus_lab.splice.base import RepairStrategy
 
-__all__ = ["Full", "Leading", "NoRepair", "Scattered", "StrategyError", "Trailing", "strategy"]
+__all__ = [
+    "Full",
+    "Leading",
+    "NoProfile",
+    "NoRepair",
+    "Scattered",
+    "Sensitive",
+    "StrategyError",
+    "Trailing",
+    "strategy",
+]
 
 
 class StrategyError(NexusError):
     """No such strategy, or a budget that is no fraction."""
+
+
+class NoProfile(StrategyError):
+    """The block was compiled behind one context, so that nothing is known of its tokens' sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +47,14 @@ class NoRepair:
         """``none``."""
         return RepairKind.NONE.value
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,  # noqa: ARG002
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
         """Recompute nothing, whatever the depth and the budget."""
         return RepairPlan(RepairKind.NONE, n_tokens)
 
@@ -43,7 +68,14 @@ class Full:
         """``full``."""
         return RepairKind.FULL.value
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,  # noqa: ARG002
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
         """Recompute everything, whatever the depth and the budget."""
         return RepairPlan(RepairKind.FULL, n_tokens, tuple(range(n_tokens)))
 
@@ -68,7 +100,14 @@ class Leading:
         """``leading``."""
         return RepairKind.LEADING.value
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
         """Recompute the first ``ceil(budget * n_tokens)`` tokens."""
         fraction = _checked(self.default_budget if budget is None else budget)
         return _contiguous(RepairKind.LEADING, n_tokens, repair_count(n_tokens, fraction))
@@ -93,7 +132,14 @@ class Trailing:
         """``trailing``."""
         return RepairKind.TRAILING.value
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
         """Recompute the last ``ceil(R(n_past) * n_tokens)`` tokens."""
         if budget is None:
             fraction = repair_fraction(n_past, k=self.k, m=self.m, r_base=self.r_base)
@@ -123,12 +169,65 @@ class Scattered:
         """``scattered``."""
         return RepairKind.SCATTERED.value
 
-    def plan(self, n_tokens: int, n_past: int, budget: float | None = None) -> RepairPlan:  # noqa: ARG002
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
         """Recompute ``ceil(budget * n_tokens)`` tokens, as far apart from each other as they can be."""
         fraction = _checked(self.default_budget if budget is None else budget)
         count = repair_count(n_tokens, fraction)
         chosen = (index * n_tokens // count for index in range(count))
         return _selected(RepairKind.SCATTERED, n_tokens, tuple(chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitive:
+    """Recompute the tokens whose rows move most between contexts, by the profile stored with the block.
+
+    Attributes
+    ----------
+    default_budget
+        Fraction recomputed when the caller names none.
+    """
+
+    default_budget: float = 0.25
+
+    @property
+    def name(self) -> str:
+        """``profile``."""
+        return RepairKind.PROFILE.value
+
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,
+    ) -> RepairPlan:
+        """Recompute the ``ceil(budget * n_tokens)`` most sensitive tokens; of equals the first.
+
+        Raises
+        ------
+        NoProfile
+            When the block has none.
+        """
+        fraction = _checked(self.default_budget if budget is None else budget)
+        if sensitivity is None:
+            raise NoProfile(
+                "the block has no sensitivity profile",
+                next_step="compile it behind several contexts, or choose the leading repair",
+            )
+        if sensitivity.shape != (n_tokens,):
+            raise StrategyError(
+                f"a profile of shape {sensitivity.shape} for {n_tokens} tokens", next_step="report this"
+            )
+        ranked = np.argsort(-sensitivity, kind="stable")[: repair_count(n_tokens, fraction)]
+        return _selected(RepairKind.PROFILE, n_tokens, tuple(sorted(ranked.tolist())))
 
 
 def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
@@ -147,6 +246,8 @@ def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
         return Leading(profile.repair_budget) if profile else Leading()
     if name == RepairKind.TRAILING:
         return Trailing(profile.k, profile.m, profile.r_base) if profile else Trailing()
+    if name == RepairKind.PROFILE:
+        return Sensitive(profile.repair_budget) if profile else Sensitive()
     if name == RepairKind.SCATTERED:
         return Scattered(profile.repair_budget) if profile else Scattered()
     known = ", ".join(kind.value for kind in RepairKind)
