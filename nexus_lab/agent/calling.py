@@ -22,7 +22,7 @@ from nexus_lab.cache import Append
 from nexus_lab.engine import GrammarMask, SamplerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nexus_lab.agent.base import Emitter
     from nexus_lab.agent.conversation import Conversation
@@ -97,6 +97,7 @@ class CallWriter:
         *,
         request: str,
         history: Sequence[Mapping[str, Any]] = (),
+        on_token: Callable[[str], None] | None = None,
     ) -> Written:
         """Let the model write the call at the cursor; a call that breaks the schema is tried once more.
 
@@ -107,6 +108,8 @@ class CallWriter:
         request, history
             What the user says and the messages before it. Values come from there, and optional arguments
             that they do not speak of are left out.
+        on_token
+            Called with each piece of the call as it is written, what opens and closes it included.
         """
         began = time.perf_counter()
         plan = plan_call(spec, request, history)
@@ -114,7 +117,7 @@ class CallWriter:
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
-                text, first, count = self._attempt(conversation, spec, plan, profile)
+                text, first, count = self._attempt(conversation, spec, plan, profile, on_token)
                 ttft_s = first - began if ttft_s is None else ttft_s
                 n_generated += count
                 arguments, problem = _read(text, spec)
@@ -134,20 +137,29 @@ class CallWriter:
         )
 
     def _attempt(
-        self, conversation: Conversation, spec: ToolSpec, plan: GrammarPlan, profile: Profile
+        self,
+        conversation: Conversation,
+        spec: ToolSpec,
+        plan: GrammarPlan,
+        profile: Profile,
+        on_token: Callable[[str], None] | None,
     ) -> tuple[str, float, int]:
         """Write one call; returns the arguments' text, the clock at the first token, and tokens generated."""
+        tell = on_token or (lambda _piece: None)
         mask = GrammarMask(self._engine, plan.grammar)
         opening = call_opening(spec.name)
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
+        tell(opening)
         opened = time.perf_counter()
         generation = conversation.generate(
             max_tokens=profile.max_tokens,
             note="arguments",
             mask=mask,
             sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
+            on_token=on_token,
         )
         conversation.step(Append(tuple(self._engine.tokenize("}", special=False))), note="call closed")
+        tell("}")
         conversation.close_reply(f"{opening}{generation.text}}}")
         return generation.text, opened + generation.ttft_s, len(generation.tokens)
 

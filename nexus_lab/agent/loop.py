@@ -115,6 +115,7 @@ class Agent:
         self._turns = 0
         self._asking = self._stopped = False
         self._on_progress: Callable[[int, int], None] | None = None
+        self._on_call: Callable[[str], None] | None = None
         self._history: list[dict[str, Any]] = []
         self._conversation: Conversation | None = None
 
@@ -245,6 +246,7 @@ class Agent:
         request: str,
         *,
         on_token: Callable[[str], None] | None = None,
+        on_call: Callable[[str], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Turn:
         """Run one turn and return what came of it; blocks, and can be stopped or interrupted.
@@ -254,7 +256,10 @@ class Agent:
         request
             What the user says.
         on_token
-            Called with each piece of the model's text as it comes.
+            Called with each piece of the answer as it comes.
+        on_call
+            Called with each piece of the tool call as it is written. A second attempt begins anew, behind the
+            announcement of its ``arguments`` span.
         on_progress
             Called during each prefill with the tokens done and all tokens.
 
@@ -276,7 +281,8 @@ class Agent:
             schema_mode=self.profile.schema_mode,
             settings={**self.profile.to_dict(), "ask_before": self.ask_before},
         )
-        self._asking, self._stopped, self._on_progress = True, False, on_progress
+        self._asking, self._stopped = True, False
+        self._on_progress, self._on_call = on_progress, on_call
         clock = StageClock(turn)
         with self.emitter.span(
             EventKind.TURN, f"turn {turn.number}", contents={"request": request}, turn=turn.number
@@ -290,6 +296,8 @@ class Agent:
                 turn.problem = error
                 if isinstance(error, Cancelled):
                     turn.outcome = TurnOutcome.CANCELLED
+                elif turn.outcome is not TurnOutcome.REFUSED:
+                    turn.outcome = TurnOutcome.FAILED  # also where the tool had run before
                 span.fail(error)
             except KeyboardInterrupt:
                 turn.outcome = TurnOutcome.CANCELLED
@@ -427,7 +435,12 @@ class Agent:
         with clock.stage("arguments"):
             began = clock.elapsed()
             written = self._calls.write(
-                self.conversation, spec, self.profile, request=turn.request, history=self._history
+                self.conversation,
+                spec,
+                self.profile,
+                request=turn.request,
+                history=self._history,
+                on_token=self._on_call,
             )
             turn.ttft_s = began + written.ttft_s
             turn.generated_tokens += written.n_generated

@@ -24,7 +24,8 @@ class TurnOutcome(StrEnum):
     """How a turn ended.
 
     ``called``: the tool ran; ``abstained``: no tool fits, the model answered alone; ``refused``: the tool
-    was not allowed to run; ``failed``: see the turn's problem; ``cancelled``: the user stopped it.
+    was not allowed to run; ``failed``: see the turn's problem; ``cancelled``: the user stopped it. Where the
+    tool had run before a turn failed or was stopped, the turn has its result.
     """
 
     CALLED = "called"

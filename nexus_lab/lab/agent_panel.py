@@ -59,11 +59,12 @@ _TEMPLATE = """
 <article><h3>Turn {{ card.number }}: {{ card.state }}</h3>
 <p><b>{{ card.request }}</b></p>
 {% if card.tool %}<p><code>{{ card.tool }}</code>{{ " on " ~ card.server if card.server else "" }}
-<code>{{ card.arguments | tojson if card.arguments is not none else "" }}</code></p>{% endif %}
+<code>{{ card.arguments | tojson if card.arguments is not none else card.call }}</code></p>{% endif %}
 {% if card.result is not none %}
 <pre>{{ "× " if card.result_is_error else "" }}{{ card.result[:2000] }}</pre>
 {% endif %}
-{% if card.problem %}<p>× {{ card.problem.message }} {{ card.problem.next_step or "" }}</p>{% endif %}
+{% if card.problem %}<p>× {{ card.problem.message }} {{ card.problem.next_step or "" }}
+{{ "The tool had run before; what it did stays done." if card.result is not none }}</p>{% endif %}
 {% if card.answer %}<p>{{ card.answer }}</p>{% endif %}
 <p>{{ card.total_ms | ms }}, first token after {{ card.ttft_ms | ms }},
 {{ card.prompt_tokens | number }} tokens in the context</p>
@@ -180,6 +181,13 @@ class AgentPanel(Panel):
         with self._lock:
             if self._logs and self._logs[-1].ended is None:
                 self._logs[-1].answer.append(piece)
+        self.changed()
+
+    def on_call(self, piece: str) -> None:
+        """Show a piece of the tool call as it is written."""
+        with self._lock:
+            if self._logs and self._logs[-1].ended is None:
+                self._logs[-1].call.append(piece)
         self.changed()
 
     def on_progress(self, done: int, total: int) -> None:

@@ -234,7 +234,9 @@ class Crew:
         panel: Any = desk.panels["agent"]
         agent.profile, agent.ask_before = desk.profile, desk.ask_before
         agent.router.configure(tau=desk.profile.tau, top_k=desk.profile.top_k)
-        turn = agent.ask(request, on_token=panel.on_token, on_progress=panel.on_progress)
+        turn = agent.ask(
+            request, on_token=panel.on_token, on_call=panel.on_call, on_progress=panel.on_progress
+        )
         desk.bar.used = agent.engine.used_cells()
         desk.tell_panels("on_turn", turn)
         return turn

@@ -49,7 +49,13 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCard:
-    """A turn as views show it; see ``TurnCard`` in ``protocol.ts``."""
+    """A turn as views show it; see ``TurnCard`` in ``protocol.ts``.
+
+    Attributes
+    ----------
+    call
+        The call as far as the model has written it; empty once its arguments are known.
+    """
 
     number: int
     request: str
@@ -57,6 +63,7 @@ class TurnCard:
     state: str
     tool: str | None
     server: str | None
+    call: str
     arguments: Mapping[str, Any] | None
     result: str | None
     result_is_error: bool
@@ -78,6 +85,8 @@ class TurnLog:
     ----------
     conversation
         Number of the conversation, which tells what the model can know.
+    answer, call
+        Pieces of the model's text as they came; of the call, those of its last attempt.
     """
 
     number: int
@@ -85,6 +94,7 @@ class TurnLog:
     conversation: int
     start_ns: int
     answer: list[str] = field(default_factory=list)
+    call: list[str] = field(default_factory=list)
     state: str = "running"
     tool: str | None = None
     server: str | None = None
@@ -105,6 +115,8 @@ class TurnLog:
         """Take note of an event of this turn."""
         if event.kind is EventKind.TOOL:
             self._hear_tool(event)
+        elif event.kind is EventKind.ARGUMENTS and event.duration_ns is None:
+            self.call.clear()
         for row in event.rows:
             if isinstance(row, RoutingRow):
                 self.tool = row.tool
@@ -158,6 +170,7 @@ class TurnLog:
             state="waiting" if waiting and self.state == "running" else self.state,
             tool=self.tool,
             server=self.server,
+            call="".join(self.call) if self.arguments is None else "",
             arguments=self.arguments,
             result=shown,
             result_is_error=self.result_is_error,

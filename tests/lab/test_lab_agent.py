@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 from desk_tools import View, eventually
 
 from nexus_lab.agent import Status, TurnOutcome
 from nexus_lab.arguments import ArgumentsRejected
+from nexus_lab.engine import EngineError
 from nexus_lab.errors import Cancelled
 from nexus_lab.lab.approval import Approval
 from nexus_lab.lab.provenance import Said, sources_of
@@ -85,6 +87,64 @@ def test_the_running_turn_streams_to_a_view_and_never_ahead_of_it(make_desk):
     desk.ask("echo hello again").get()
     eventually(lambda: seen[-1:] == ["called"])
     assert "running" in seen
+
+
+def test_the_call_shows_as_it_is_written(make_desk):
+    desk = make_desk("<b>hello</b>")
+    texts, cards = [], []
+    panel = desk.panels["agent"]
+
+    def on_change(names):
+        if "agent" in names and panel.turns:
+            cards.append(panel.turns[-1])
+            texts.append(cards[-1].call)
+
+    end = desk.subscribe(on_change)
+    turn = desk.ask("echo hello").get()
+    end()
+    seen = list(dict.fromkeys(texts))
+    assert turn.arguments == {"text": "<b>hello</b>"}
+    written = max(seen, key=len)
+    assert json.loads(written) == {"name": "echo", "arguments": turn.arguments}
+    assert len(seen) > 3
+    assert all(written.startswith(text) for text in seen)
+    assert not any(card.call and card.arguments for card in cards)
+    assert cards[-1].call == ""
+
+
+def test_a_call_that_is_no_good_stays_to_be_seen_and_the_second_attempt_replaces_the_first(make_desk):
+    desk = make_desk({"type": "string"}, max_tokens=4)
+    texts = []
+    desk.agent.emitter.add(
+        SimpleNamespace(
+            on_event=lambda event: (
+                texts.append(_card(desk)["call"]) if event.kind.value == "arguments" else None
+            )
+        )
+    )
+    turn = desk.ask("echo something that is far longer than four tokens").get()
+    assert turn.outcome is TurnOutcome.FAILED
+    assert turn.arguments is None
+    card = _card(desk)
+    assert card["call"].startswith('{"name": "echo", "arguments": ')
+    assert card["call"].count("arguments") == 1
+    assert texts.count("") == 2  # both attempts began with nothing
+
+
+def test_a_turn_that_fails_after_its_tool_ran_has_failed_and_shows_what_came_back(make_desk):
+    desk = make_desk("hello")
+
+    def broken(*_arguments, **_options):
+        raise EngineError("no room for the answer", next_step="ask for less")
+
+    desk.agent._reply = broken
+    turn = desk.ask("echo hello").get()
+    assert turn.outcome is TurnOutcome.FAILED
+    card = _card(desk)
+    assert (card["state"], card["result"]) == ("failed", "hello")
+    assert card["problem"]["message"] == "no room for the answer"
+    assert "had run before" in desk.panels["agent"].to_html()
+    assert desk.agent.history == ()
 
 
 def test_stop_in_prefill_ends_the_turn_and_keeps_the_queue(make_desk):

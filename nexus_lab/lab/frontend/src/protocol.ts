@@ -405,6 +405,8 @@ export interface TurnCard {
   state: "running" | "waiting" | "called" | "abstained" | "refused" | "failed" | "cancelled";
   tool: string | null;
   server: string | null;
+  /** The call as far as the model has written it; empty once its arguments are known. */
+  call: string;
   arguments: Record<string, unknown> | null;
   result: string | null;
   result_is_error: boolean;

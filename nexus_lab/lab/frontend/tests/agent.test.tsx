@@ -152,6 +152,27 @@ describe("turns", () => {
     expect(root.textContent!.split(evil).length).toBeGreaterThan(8);
   });
 
+  it("shows the call as it is written, as text, and its arguments once they are known", async () => {
+    const call = '{"name": "issue_read", "arguments": {"owner": "<img src=x>';
+    const live = { ...WAITING_TURN, number: 5, state: "running" as const, tool: "issue_read", arguments: null, call };
+    const { kernel, root } = open({ ...AGENT, approval: null, turns: [live] });
+    const shown = () => root.querySelector('[aria-label="Arguments"]')?.textContent;
+    expect(shown()).toBe(call);
+    expect(root.querySelector("img")).toBeNull();
+    await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [{ ...live, call: "", arguments: { a: 1 } }] } }));
+    expect(JSON.parse(shown()!)).toEqual({ a: 1 });
+  });
+
+  it("says of a turn that failed after its tool ran that the tool ran", async () => {
+    const problem = { type: "ContextFull", message: "no room", next_step: null };
+    const failed = { ...WAITING_TURN, state: "failed" as const, result: "closed", problem };
+    const { kernel, root } = open({ ...AGENT, approval: null, turns: [failed] });
+    const card = () => root.querySelector("details.turn")!.textContent!;
+    expect(card()).toContain("what it did stays done");
+    await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [{ ...failed, result: null }] } }));
+    expect(card()).not.toContain("stays done");
+  });
+
   it("opens the live turn, and none closes by itself", async () => {
     const { kernel, root } = open();
     const opened = () => [...root.querySelectorAll("details.turn")].map((turn) => (turn as HTMLDetailsElement).open);

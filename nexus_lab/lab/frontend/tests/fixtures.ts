@@ -217,6 +217,7 @@ const TURN: TurnCard = {
   state: "called",
   tool: "issue_read",
   server: "github",
+  call: "",
   arguments: { owner: "brightloom", repo: "orchard", issue_number: 482 },
   result: '{"number": 482, "title": "Checkout freezes"}',
   result_is_error: false,

@@ -44,19 +44,27 @@ function RunningPart({ client }: { client: Client }) {
 }
 
 function Call({ turn }: { turn: TurnCard }) {
-  if (!turn.tool || !turn.arguments) return null;
+  const { tool, server, call, result } = turn;
+  if (!tool || !(turn.arguments || call)) return null;
   return (
     <div class="call stack tight">
       <div class="small">
-        <b>Call</b> <span class="mono">{turn.tool}</span> {turn.server && <span class="muted">on {turn.server}</span>}
+        <b>Call</b> <span class="mono">{tool}</span> {server && <span class="muted">on {server}</span>}
       </div>
-      <pre class="code wrap" tabIndex={0} aria-label="Arguments">{JSON.stringify(turn.arguments, null, 2)}</pre>
-      {turn.result !== null && (
+      <pre class="code wrap" tabIndex={0} aria-label="Arguments">
+        {turn.arguments ? JSON.stringify(turn.arguments, null, 2) : call}
+      </pre>
+      {result !== null && (
         <>
           <div class="small">
             <b>Result</b> {turn.result_is_error && <StatusMark status="bad">the tool reports an error</StatusMark>}
           </div>
-          <pre class="code wrap" tabIndex={0} aria-label="Result">{turn.result}</pre>
+          <pre class="code wrap" tabIndex={0} aria-label="Result">{result}</pre>
+          {turn.problem && (
+            <StatusMark status="warn" wrap>
+              The tool had run before the turn ended; what it did stays done.
+            </StatusMark>
+          )}
         </>
       )}
     </div>
