@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from nexus_lab.errors import Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Driver", "DriverState", "Progress", "Ticket"]
+__all__ = ["Driver", "DriverState", "Progress", "Ticket", "wait_for_all"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -126,6 +126,7 @@ class Driver:
         self._stopping = False
         self._progress: Progress | None = None
         self._closed = False
+        self._posted = 0
         self._thread = threading.Thread(target=self._work_off, name=name, daemon=True)
         self._thread.start()
 
@@ -139,6 +140,17 @@ class Driver:
                 self._stopping,
                 self._progress,
             )
+
+    @property
+    def posted(self) -> int:
+        """How many jobs were ever posted."""
+        with self._condition:
+            return self._posted
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing runs and nothing waits here; returns whether that is so."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._running is None and not self._queue, timeout)
 
     @property
     def is_mine(self) -> bool:
@@ -164,6 +176,7 @@ class Driver:
             if not self._closed:
                 ticket.parent = self._running if self.is_mine else None
                 self._queue.append(ticket)
+                self._posted += 1
                 self._condition.notify_all()
         if self._closed:
             self._drop(ticket, "the workbench is closed")
@@ -176,6 +189,7 @@ class Driver:
             waiting = ticket in self._queue
             if waiting:
                 self._queue.remove(ticket)
+                self._condition.notify_all()
         if waiting:
             self._drop(ticket, "it was withdrawn")
             self._on_change()
@@ -229,6 +243,7 @@ class Driver:
             ticket.run()
             with self._condition:
                 self._running, self._stopping, self._progress = None, False, None
+                self._condition.notify_all()
             self._on_change()
 
     def _next(self) -> Ticket[Any] | None:
@@ -239,3 +254,14 @@ class Driver:
                 return None
             self._running = self._queue.popleft()
             return self._running
+
+
+def wait_for_all(drivers: Sequence[Driver]) -> None:
+    """Wait until everything is done that was posted to any of them, and what those jobs have posted too."""
+    before = None
+    # Each was idle once since `before` was counted; where nothing was posted since, all are still.
+    while before != (before := sum(driver.posted for driver in drivers)):
+        for driver in drivers:
+            # In short steps, so that an interrupt of the waiting thread arrives.
+            while not driver.wait_idle(0.1):
+                pass

@@ -11,6 +11,7 @@ import traitlets
 
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.desk import PANELS, Desk
+from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.lab.static_html import embedded, page
 from nexus_lab.lab.status_comm import announce
 from nexus_lab.lab.views import ViewLink, answer_where_asked
@@ -271,9 +272,11 @@ class Workbench(PanelView):
         return self._desk.stop()
 
     def wait(self) -> None:
-        """Wait until everything that was posted is done: loading, starting, turns."""
-        for lane in (self._desk.driver, self._desk.side):
-            lane.submit("waiting", lambda: None).get()
+        """Wait until everything that was posted is done: loading, starting, turns, and what these post.
+
+        So after a fork or a replay it waits for the turns that are asked again, the last one included.
+        """
+        wait_for_all((self._desk.driver, self._desk.side))
 
     def close(self) -> None:
         """End the session: stop what runs, finish the record, end the servers and the model begun here."""

@@ -8,7 +8,7 @@ import pytest
 from desk_tools import eventually
 
 from nexus_lab.errors import Cancelled
-from nexus_lab.lab.driver import Driver
+from nexus_lab.lab.driver import Driver, wait_for_all
 
 
 @pytest.fixture
@@ -104,3 +104,31 @@ def test_closing_withdraws_what_waits_and_refuses_what_comes():
     for ticket in (waiting, driver.submit("late", lambda: 1)):
         with pytest.raises(Cancelled):
             ticket.get()
+
+
+def test_waiting_for_all_waits_for_what_jobs_post_to_either_thread():
+    lanes = Driver("one"), Driver("two")
+    done = []
+
+    def post(number):
+        """Post the next job to the other thread from the end of the last, as a row of turns does."""
+        if number < 6:
+            lanes[number % 2].submit(str(number), lambda: done.append(number), lambda _t: post(number + 1))
+
+    gate = threading.Event()
+    lanes[1].submit("held", lambda: gate.wait(30), lambda _ticket: post(0))
+    threading.Timer(0.05, gate.set).start()
+    wait_for_all(lanes)
+    assert done == list(range(6))
+    for lane in lanes:
+        lane.close()
+    wait_for_all(lanes)  # harmless when closed
+
+
+def test_waiting_for_all_counts_no_job_that_was_withdrawn(driver):
+    _running, gate = _blocked(driver)
+    ticket = driver.submit("never", lambda: 1)
+    driver.withdraw(ticket)
+    gate.set()
+    wait_for_all((driver,))
+    assert driver.state.label is None

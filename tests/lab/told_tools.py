@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 
 from desk_tools import WordEmbedder, raw_config
 
 from nexus_lab.lab.desk import Desk
+from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.registry import McpServer, Registry, Toolbox, ToolSpec
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
 from nexus_lab.settings import Profile
@@ -79,15 +79,9 @@ def told_desk(engine, folder, *, text="hello", contents=True, description="Say i
             desk.close()
 
 
-def settle(desk, *, seconds=120):
+def settle(desk):
     """Wait until both lanes have nothing to do."""
-    ends = time.monotonic() + seconds
-    quiet = 0
-    while quiet < 3:
-        states = (desk.driver.state, desk.side.state)
-        assert time.monotonic() < ends, f"still {states}"
-        quiet = quiet + 1 if all(s.label is None and not s.queue for s in states) else 0
-        time.sleep(0.02)
+    wait_for_all((desk.driver, desk.side))
 
 
 def ask(desk, text="Say hello"):
