@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 
 /** Names of our own props and of the client: on no wire, on no interface of the DOM, never used as text. */
 const INTERNAL =
-  /^(client|kept|part|draft|stepper|digits|rowKey|onValue|onPick|onCheck|onEnter|primary|quiet|tight|flush)$/;
+  /^(client|part|draft|stepper|digits|rowKey|onValue|onPick|onCheck|onEnter|primary|quiet|tight|flush)$/;
 
 const here = dirname(fileURLToPath(import.meta.url));
 const common = {

@@ -28,6 +28,13 @@ describe("bundle", () => {
     fs.rmSync(fresh, { recursive: true });
   });
 
+  it("shortens no name that is on the wire", async () => {
+    const { fs } = await node();
+    const [, names] = /const INTERNAL =\s*\/\^\((.*)\)\$\//.exec(fs.readFileSync("build.mjs", "utf8"))!;
+    const wire: string = fs.readFileSync("src/protocol.ts", "utf8");
+    expect(names!.split("|").filter((name) => new RegExp(`\\b${name}\\??:`).test(wire))).toEqual([]);
+  });
+
   it("writes no markup of its own", async () => {
     const { fs, path } = await node();
     const files: string[] = fs.readdirSync("src", { recursive: true }).filter((name: string) => /\.tsx?$/.test(name));
