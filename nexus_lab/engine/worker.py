@@ -8,12 +8,11 @@ flag, lets the worker come to rest and only then raises. It also keeps llama.cpp
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
 __all__ = ["Worker"]
 
@@ -48,11 +47,13 @@ class Worker:
         """
         if threading.get_ident() == self._thread:
             return function()
-        future = self._pool.submit(function)
+        future: Future[T] = Future()
         try:
+            self._pool.submit(_run, future, function)
             return _wait(future)
         except BaseException:
-            if not future.done():
+            # The interruption may have come while it was being handed over; what has not begun never will.
+            if not future.done() and not future.cancel():
                 self._on_interrupt()
                 _settle(future)
             raise
@@ -61,12 +62,18 @@ class Worker:
         """Run `function` to its end and only then let an interruption through; to put things in order."""
         if threading.get_ident() == self._thread:
             return function()
-        try:
-            future = self._pool.submit(function)
-        except RuntimeError:
-            # The interpreter is going and has ended the worker, so nobody else can be in the context.
-            return function()
-        interruption = _settle(future)
+        future: Future[T] = Future()
+        interrupted: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._pool.submit(_run, future, function)
+                break
+            except KeyboardInterrupt as error:
+                interrupted = error  # nobody knows whether it was handed over; twice does no harm
+            except RuntimeError:
+                # The interpreter is going and has ended the worker, so nobody else can be in the context.
+                return function()
+        interruption = _settle(future) or interrupted
         result = future.result()
         if interruption is not None:
             raise interruption
@@ -75,6 +82,16 @@ class Worker:
     def close(self) -> None:
         """Let the thread end; later calls raise RuntimeError."""
         self._pool.shutdown(wait=True)
+
+
+def _run(future: Future[T], function: Callable[[], T]) -> None:
+    """Run `function` for `future`, once, unless that was cancelled."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+        future.set_exception(error)
 
 
 def _wait(future: Future[T]) -> T:

@@ -12,8 +12,10 @@ import pytest
 
 from nexus_lab import _core
 
+TRIES = 20
 
-def _ticks_inside(call: Callable[[], object]) -> tuple[int, float]:
+
+def _ticks_inside(call: Callable[[], object]) -> int:
     """Run `call`; count how often another thread got its turn strictly meanwhile."""
     ticks: list[float] = []
     stop = threading.Event()
@@ -32,7 +34,7 @@ def _ticks_inside(call: Callable[[], object]) -> tuple[int, float]:
     stop.set()
     thread.join()
     margin = 0.1 * (end - start)
-    return sum(start + margin < at < end - margin for at in ticks), end - start
+    return sum(start + margin < at < end - margin for at in ticks)
 
 
 def _scan(_folder: Path) -> Callable[[], object]:
@@ -72,14 +74,12 @@ def _verify(folder: Path) -> Callable[[], object]:
 
 @pytest.mark.parametrize("make", [_scan, _rotate, _verify], ids=["scan", "rotate", "verify"])
 def test_other_threads_run_meanwhile(make: Callable[[Path], Callable[[], object]], tmp_path: Path):
+    """One that kept the GIL would never let them in; one that lets go does, unless the machine is busy."""
     call = make(tmp_path)
-    ticks, seconds = _ticks_inside(call)
-    assert seconds > 0.01, "the call is too short to tell"
-    assert ticks > 0
+    assert any(_ticks_inside(call) for _ in range(TRIES))
 
 
 def test_the_measure_sees_a_call_that_keeps_the_gil():
+    """A busy machine may stop this thread before the call has begun, and another gets its turn there."""
     text = "a" * 60_000_000
-    ticks, seconds = _ticks_inside(lambda: text.count("b" * 3))  # str.count never lets go
-    assert seconds > 0.003
-    assert ticks == 0
+    assert not all(_ticks_inside(lambda: text.count("b" * 3)) for _ in range(TRIES))  # never lets go

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,11 +14,14 @@ import pytest
 from nexus_lab.engine import Engine
 from nexus_lab.errors import Cancelled
 
+ABORTED = 2  # what llama_decode says of a graph that it did not go through
+TRIES = 20  # on a busy machine the graph may have ended before the one who stops it gets his turn
+
 
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["smol", "flash"])
 def test_a_prefill_stops_inside_a_graph_and_leaves_no_trace(
-    name: str, story: np.ndarray, request: pytest.FixtureRequest
+    name: str, story: np.ndarray, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ):
     engine: Engine = request.getfixturevalue(name)
     seq = engine.acquire_sequence()
@@ -25,20 +29,31 @@ def test_a_prefill_stops_inside_a_graph_and_leaves_no_trace(
     began = time.perf_counter()
     expected = engine.prefill(seq, story[20:150])
     whole = time.perf_counter() - began
-    engine.remove(seq, 20)
-    asked: list[float] = []
-
-    def stop() -> None:
-        asked.append(time.perf_counter())
-        engine.cancel()
-
-    timer = threading.Timer(whole / 4, stop)
-    timer.start()
-    with pytest.raises(Cancelled):
-        engine.prefill(seq, story[20:150])
-    assert time.perf_counter() - asked[0] < whole / 2, "it stopped well before the graph would have ended"
+    said = _note_what_decodes_say(engine, monkeypatch)
+    for _ in range(TRIES):
+        engine.remove(seq, 20)
+        timer = threading.Timer(whole / 4, engine.cancel)
+        timer.start()
+        with contextlib.suppress(Cancelled):
+            engine.prefill(seq, story[20:150])
+        timer.join()
+        if said[-1] == ABORTED:
+            break
+    assert said[-1] == ABORTED
     assert (engine.pos_max(seq), engine._runtime.context.pos_max(seq), engine.used_cells()) == (19, 19, 20)
     np.testing.assert_array_equal(engine.prefill(seq, story[20:150]), expected)
+
+
+def _note_what_decodes_say(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    said: list[int] = []
+    decode = engine._runtime.context.decode
+
+    def noted(*arguments: object) -> int:
+        said.append(decode(*arguments))
+        return said[-1]
+
+    monkeypatch.setattr(engine._runtime.context, "decode", noted)
+    return said
 
 
 def test_a_request_lasts_for_the_turn_and_no_longer(tiny: Engine, tiny_tokens: np.ndarray):
@@ -74,7 +89,7 @@ def test_a_cancelled_generation_leaves_the_sequence_as_it_was(tiny: Engine, tiny
 
 
 INTERRUPTED = """
-import sys, time
+import os, signal, sys, threading, time
 import numpy as np
 from nexus_lab.engine import Engine
 engine = Engine.load(n_ctx=1024, threads=1)
@@ -84,14 +99,19 @@ engine.prefill(seq, tokens[:20], logits="none")
 began = time.perf_counter()
 expected = engine.prefill(seq, tokens[20:])
 whole = time.perf_counter() - began
-engine.remove(seq, 20)
-print("ready", whole, flush=True)
-began = time.perf_counter()
-try:
-    engine.prefill(seq, tokens[20:])
-    print("not interrupted", flush=True)
-except KeyboardInterrupt:
-    print("interrupted", time.perf_counter() - began, flush=True)
+context, said = engine._runtime.context, []
+decode = context.decode
+context.decode = lambda *arguments: said.append(decode(*arguments)) or said[-1]
+for _ in range(int(sys.argv[1])):
+    engine.remove(seq, 20)
+    try:
+        threading.Timer(whole / 4, os.kill, (os.getpid(), signal.SIGINT)).start()
+        engine.prefill(seq, tokens[20:])
+        time.sleep(600)  # the prefill has ended before the interruption came
+    except KeyboardInterrupt:
+        if said[-1] == int(sys.argv[2]):
+            break
+print(said[-1], flush=True)
 print(engine.pos_max(seq), engine._runtime.context.pos_max(seq), engine.used_cells(), flush=True)
 print("equal" if np.array_equal(engine.prefill(seq, tokens[20:]), expected) else "differs", flush=True)
 """
@@ -99,17 +119,9 @@ print("equal" if np.array_equal(engine.prefill(seq, tokens[20:]), expected) else
 
 @pytest.mark.model
 def test_ctrl_c_stops_a_prefill_and_the_context_goes_on():
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    whole = float(process.stdout.readline().split()[1])
-    time.sleep(whole / 4)
-    process.send_signal(signal.SIGINT)
-    lines = process.stdout.read().splitlines()
-    assert process.wait(60) == 0
-    word, seconds = lines[0].split()
-    assert word == "interrupted"
-    assert float(seconds) < 0.8 * whole
-    assert lines[1:] == ["19 19 20", "equal"]
+    command = [sys.executable, "-c", INTERRUPTED, str(TRIES), str(ABORTED)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == [str(ABORTED), "19 19 20", "equal"]
 
 
 @pytest.mark.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from waiting import eventually
 
 from nexus_lab.lab import status_comm
 from nexus_lab.lab.views import Pump
@@ -68,10 +69,7 @@ class FakeComm:
 
     def wait(self, n):
         """Return the nth message once it is there."""
-        deadline = time.monotonic() + 5
-        while len(self.sent) < n and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert len(self.sent) >= n, self.sent
+        eventually(lambda: len(self.sent) >= n)
         return self.sent[n - 1]
 
 

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from waiting import eventually, meanwhile
 
 from nexus_lab.errors import Cancelled
 from nexus_lab.registry import (
@@ -49,13 +49,15 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir()) if Path("/proc").exists() else 0
 
 
-def until(condition, seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def once_it_waits(server: McpServer, act):
+    """Do something from another thread once a call of the server waits for its answer."""
+    return meanwhile(lambda: server._connection._calls, act)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A server that is suspected of hanging gets all the time that a busy machine may need."""
+    monkeypatch.setattr("nexus_lab.registry.server._PROBE_S", 60.0)
 
 
 def test_nothing_runs_before_it_is_started(raw):
@@ -91,6 +93,7 @@ def test_a_server_made_with_the_sdk(sdk_server):
     assert sdk_server.call("add", {"a": "no"}).is_error
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_server_without_a_handshake_is_discovered(raw):
     with raw("modern") as server:
         assert [tool.name for tool in server.list_tools()] == ["echo"]
@@ -136,12 +139,10 @@ def test_a_program_that_is_no_server(raw):
 
 def test_a_server_that_hangs_at_start(raw):
     server = raw("hang")
-    start = time.monotonic()
     with pytest.raises(ServerTimeout) as caught:
         server.start(timeout=0.5)
     assert caught.value.phase == "start"
-    assert time.monotonic() - start < 8
-    assert until(lambda: not exists(server.pid))
+    eventually(lambda: not exists(server.pid))
 
 
 def test_a_server_that_only_writes_noise(raw):
@@ -169,6 +170,7 @@ def test_a_list_that_breaks_the_protocol(raw):
         assert say(server, "hi") == "hi"
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_slow_call_times_out_and_the_server_stays(raw):
     with raw() as server:
         pid = server.pid
@@ -236,16 +238,16 @@ def test_an_answer_that_is_too_large(raw):
 def test_an_answer_that_never_ends(raw):
     with raw() as server:
         with pytest.raises(ToolOutputTooLarge):
-            say(server, "endless", timeout=20)
+            say(server, "endless", timeout=240)
         with pytest.raises((ServerFlooded, ServerTimeout)):
-            say(server, "hi", timeout=20)
+            say(server, "hi", timeout=240)
         assert say(server, "hi") == "hi"
 
 
 def test_noise_in_a_call(raw):
     with raw() as server:
         with pytest.raises(ServerFlooded, match="stdout"):
-            say(server, "noise", timeout=20)
+            say(server, "noise", timeout=240)
         assert say(server, "hi") == "hi"
 
 
@@ -258,7 +260,7 @@ def test_a_long_text_is_cut_and_marked(sdk_server):
 def test_answers_that_are_no_answers(raw, word, said):
     with raw() as server:
         with pytest.raises(ToolCallRejected, match=said):
-            say(server, word, timeout=20)
+            say(server, word, timeout=240)
         assert say(server, "hi") == "hi"
 
 
@@ -285,22 +287,19 @@ def test_calls_from_many_threads(sdk_server):
     assert results == [2 * n for n in range(40)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_cancel_ends_the_wait_and_the_server_stays(raw):
     with raw() as server:
-        threading.Timer(0.2, server.cancel).start()
-        start = time.monotonic()
-        with pytest.raises(Cancelled):
-            say(server, "slow", timeout=30)
-        assert time.monotonic() - start < 5
+        with once_it_waits(server, server.cancel), pytest.raises(Cancelled):
+            say(server, "slow", timeout=240)
         assert say(server, "hi") == "hi"
         assert server.restarts == 0
 
 
 def test_a_hung_server_is_restarted_after_a_cancel_too(raw):
     with raw() as server:
-        threading.Timer(0.2, server.cancel).start()
-        with pytest.raises(Cancelled):
-            say(server, "hang", timeout=30)
+        with once_it_waits(server, server.cancel), pytest.raises(Cancelled):
+            say(server, "hang", timeout=240)
         assert say(server, "hi") == "hi"
         assert server.restarts == 1
 
@@ -318,28 +317,26 @@ def test_a_forked_child_leaves_the_parents_servers_alone(raw):
         assert server.restarts == 0
 
 
+@pytest.mark.usefixtures("patient")
 def test_ctrl_c_ends_the_wait_and_the_server_stays(raw):
     with raw() as server:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            say(server, "slow", timeout=30)
+        interrupt = partial(os.kill, os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), once_it_waits(server, interrupt):
+            say(server, "slow", timeout=240)
         assert say(server, "hi") == "hi"
 
 
 def test_close_during_a_call_ends_the_call(raw):
     server = raw().start()
-    threading.Timer(0.2, server.close).start()
-    with pytest.raises((ServerNotRunning, ServerDied)):
-        say(server, "hang", timeout=30)
+    with once_it_waits(server, server.close), pytest.raises((ServerNotRunning, ServerDied)):
+        say(server, "hang", timeout=240)
     assert not server.running
 
 
 def test_close_ends_a_server_that_ignores_it(raw):
     server = raw("stubborn").start()
     pid = server.pid
-    start = time.monotonic()
     server.close()
-    assert time.monotonic() - start < 6
     assert not exists(pid)
 
 
@@ -349,7 +346,7 @@ def test_close_ends_the_whole_process_group(raw, tmp_path):
     child = int(file.read_text())
     assert exists(child)
     server.close()
-    assert until(lambda: not exists(child))
+    eventually(lambda: not exists(child))
 
 
 def test_a_dead_leader_with_a_living_child_is_noticed(raw, tmp_path):
@@ -357,8 +354,8 @@ def test_a_dead_leader_with_a_living_child_is_noticed(raw, tmp_path):
     with raw("parent", str(file)) as server:
         child = int(file.read_text())
         with pytest.raises(ServerDied):
-            say(server, "die", timeout=20)
-        assert until(lambda: not exists(child))
+            say(server, "die", timeout=240)
+        eventually(lambda: not exists(child))
 
 
 def test_the_end_of_the_interpreter_ends_its_servers():
@@ -369,10 +366,10 @@ def test_the_end_of_the_interpreter_ends_its_servers():
         "print(server.pid)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stderr == ""
-    assert until(lambda: not exists(int(done.stdout)))
+    eventually(lambda: not exists(int(done.stdout)))
 
 
 def test_a_server_gets_few_variables_and_its_own(raw, monkeypatch):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import meanwhile
 
 from nexus_lab.cache import Append, CacheProgram, ProgramRunner, Splice
 from nexus_lab.engine import Engine
@@ -267,12 +268,8 @@ def test_a_compile_that_waits_for_another_process_stops_with_the_turn(
     from nexus_lab.errors import Cancelled
 
     path, engine = library.path(library.address(words[0])), library.engine
-    stopper = threading.Timer(0.2, engine.cancel)
-    with compiling(path):
-        stopper.start()
-        with pytest.raises(Cancelled):
-            library.get_or_compile(words[0])
-    stopper.join()
+    with compiling(path), meanwhile(engine.cancel), pytest.raises(Cancelled):
+        library.get_or_compile(words[0])
     assert library.get_or_compile(words[0]).tokens == words[0]
 
 
