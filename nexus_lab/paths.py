@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nexus_lab.errors import NexusError
 
-__all__ = ["NotWritten", "atomic_write", "cache_dir", "config_dir", "home"]
+__all__ = ["NotWritten", "atomic_write", "cache_dir", "config_dir", "home", "shown_path"]
 
 _APP = "nexus-lab"
 
@@ -33,6 +33,15 @@ def cache_dir() -> Path:
 def config_dir() -> Path:
     """Folder for profiles."""
     return _folder("user_config_path", "config")
+
+
+def shown_path(path: Path) -> str:
+    """Return where `path` is as a user reads it: absolute, with the home folder as ``~``."""
+    whole = path.absolute()
+    try:
+        return str(Path("~") / whole.relative_to(Path.home()))
+    except (ValueError, RuntimeError):  # elsewhere, or nobody's home is known
+        return str(whole)
 
 
 def _folder(kind: str, name: str) -> Path:

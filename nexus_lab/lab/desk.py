@@ -109,7 +109,7 @@ class Desk:
     ) -> None:
         self.profile = load_profile(profile) if isinstance(profile, str) else profile or Profile()
         self.ask_before: AskBefore = "writes"
-        self.session_path = Path(session).expanduser() if session is not None else _new_session()
+        self.session_path = Path(session or _new_session()).expanduser().absolute()
         self.engine: Engine | None = None
         self.toolbox: Toolbox | None = None
         self.router: Router | None = None

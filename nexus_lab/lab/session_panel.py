@@ -15,8 +15,10 @@ from nexus_lab.lab.imports import TranscriptError, free_path, import_transcript,
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.session_runs import Catalogue, LiveRun, RunRow, policy_name, stem_of
 from nexus_lab.lab.wire import BadRequest, Lane, job
-from nexus_lab.trace import Redactor, SessionError, export
+from nexus_lab.paths import shown_path
+from nexus_lab.trace import Redactor, SessionError, estimate_size, export
 from nexus_lab.trace.base import BUNDLE_SUFFIX, JOURNAL, SINGLE_FILE_SUFFIX
+from nexus_lab.trace.exporters.estimate import size_on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +74,10 @@ class SessionPanel(Panel):
         since = None if self._last_event is None else time.monotonic() - self._last_event
         journal = None
         if recorder is not None:
-            journal = {"path": str(recorder.path / JOURNAL), "seconds_since_event": since}
+            journal = {"path": shown_path(recorder.path / JOURNAL), "seconds_since_event": since}
         return {
             "name": self.desk.session_name,
-            "folder": str(self.folder),
+            "folder": shown_path(self.folder),
             "runs": self.runs,
             "journal": journal,
             "targets": [
@@ -207,11 +209,9 @@ class SessionPanel(Panel):
         Returns
         -------
         dict
-            ``path`` and its size in ``bytes``.
+            ``path``, the same as it is ``shown``, and its size in ``bytes``.
         """
-        if target not in _SUFFIXES:
-            raise SessionError(f"nothing is known as {target!r}", next_step="choose " + ", ".join(_SUFFIXES))
-        redactor = _redactor(redact) if contents else None
+        redactor = _redactor(target, redact, contents=contents)
 
         def work() -> dict[str, Any]:
             session = self._session(run)
@@ -220,9 +220,28 @@ class SessionPanel(Panel):
                 stem += "-export"
             out = free_path(self.folder / f"{stem}{_SUFFIXES[target]}")
             written = export(session, target, out, contents=contents, redactor=redactor)
-            return {"path": str(written), "bytes": _size(written)}
+            return {"path": str(written), "shown": shown_path(written), "bytes": size_on_disk(written)}
 
         return self._aside("exporting", work)
+
+    @job("reckoning an export", lane=Lane.SIDE)
+    def estimate(
+        self, run: str, target: str, *, contents: bool = False, redact: str = "all"
+    ) -> dict[str, int]:
+        """Return about how many ``bytes`` an export would take; parameters as for `export`."""
+        redactor = _redactor(target, redact, contents=contents)
+
+        def work() -> dict[str, int]:
+            size = estimate_size(
+                self._session(run),
+                target,
+                name=f"export{_SUFFIXES[target]}",
+                contents=contents,
+                redactor=redactor,
+            )
+            return {"bytes": size}
+
+        return self._aside("reckoning an export", work)
 
     @job("replaying")
     def replay(self, run: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -358,7 +377,11 @@ class SessionPanel(Panel):
         return work() if side.is_mine else side.submit(label, work).get()
 
 
-def _redactor(redact: str) -> Redactor:
+def _redactor(target: str, redact: str, *, contents: bool) -> Redactor | None:
+    if target not in _SUFFIXES:
+        raise SessionError(f"nothing is known as {target!r}", next_step="choose " + ", ".join(_SUFFIXES))
+    if not contents:
+        return None
     if redact == "all":
         return Redactor.of()
     if redact == "secrets":
@@ -366,8 +389,3 @@ def _redactor(redact: str) -> Redactor:
     if redact == "none":
         return Redactor.of(())
     raise SessionError(f"nothing is known as {redact!r} to redact", next_step="choose all, secrets or none")
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
-    return sum(item.stat().st_size for item in files)

@@ -23,6 +23,7 @@ from nexus_lab.trace.base import (
 
 if TYPE_CHECKING:
     from nexus_lab.trace.exporters import Target, export
+    from nexus_lab.trace.exporters.estimate import estimate_size
     from nexus_lab.trace.recorder import SessionRecorder
     from nexus_lab.trace.redact import Redactor
     from nexus_lab.trace.session import Session, read_session, recover
@@ -44,6 +45,7 @@ __all__ = [
     "SpanNode",
     "SpanTree",
     "Target",
+    "estimate_size",
     "export",
     "read_session",
     "recover",
@@ -56,6 +58,7 @@ _HOMES = {
     "SpanNode": "tree",
     "SpanTree": "tree",
     "Target": "exporters",
+    "estimate_size": "exporters.estimate",
     "export": "exporters",
     "read_session": "session",
     "recover": "session",

@@ -329,18 +329,21 @@ def test_stop_ends_a_long_prefill_soon(view):
 # -- the record --------------------------------------------------------------------------------------------
 
 
-def export(view, server, label: str) -> Path:
-    """Export the run that is chosen, and return the file; what is shown may be relative to the notebook."""
+def export(view, label: str) -> Path:
+    """Export the run that is chosen, and return the file; its size is told before."""
     session = open_panel(view, "Session")
     session.get_by_role("radio", name=re.compile(label)).check()
+    expect(session.get_by_text("an estimate")).to_be_visible(timeout=60_000)
     session.get_by_role("button", name="Export", exact=True).click()
     told = session.get_by_role("status").filter(has_text="written")
     expect(told).to_be_visible(timeout=60_000)
-    return server.root / told.locator("code").inner_text()
+    path = Path(told.locator("code").inner_text()).expanduser()
+    assert path.is_absolute()
+    return path
 
 
-def test_the_html_export_opens_by_itself(page: Page, view, server):
-    path = export(view, server, "HTML")
+def test_the_html_export_opens_by_itself(page: Page, view):
+    path = export(view, "HTML")
     other = page.context.new_page()
     asked: list[str] = []
     other.on("request", lambda request: asked.append(request.url))
@@ -351,7 +354,7 @@ def test_the_html_export_opens_by_itself(page: Page, view, server):
 
 
 def test_the_trace_file_opens_in_the_viewer(page: Page, view, server):
-    path = export(view, server, "Single-file trace")
+    path = export(view, "Single-file trace")
     copy = server.root / "exported.nexus.json"
     copy.write_bytes(path.read_bytes())
     lab.execute(page, "docmanager:open", path=copy.name)

@@ -28,6 +28,7 @@ from nexus_lab.lab.imports import (
 )
 from nexus_lab.lab.session_runs import Catalogue
 from nexus_lab.lab.wire import to_json
+from nexus_lab.paths import shown_path
 from nexus_lab.settings import Profile
 from nexus_lab.trace import SessionError, SessionRecorder, export, read_session
 
@@ -494,6 +495,7 @@ def test_each_export_is_one_run_under_a_free_name(target, desk, bundle):
     assert len(set(paths)) == 2
     assert all(path.parent == panel.folder and path.exists() for path in paths)
     assert written[0]["bytes"] > 0
+    assert panel.estimate("story/r-002", target)["bytes"] == pytest.approx(written[0]["bytes"], rel=0.02)
     if target in ("parquet", "json"):
         back = read_session(paths[0])
         assert [run.id for run in back.manifest.runs] == ["r-002"]
@@ -515,8 +517,24 @@ def test_contents_go_out_only_when_asked_for_and_redacted(desk, bundle):
     assert mail in texts[True, "none"]
     with pytest.raises(SessionError):
         panel.export("story/r-001", "json", contents=True, redact="some")
-    with pytest.raises(SessionError):
-        panel.export("story/r-001", "pdf")
+    for method in (panel.export, panel.estimate):
+        with pytest.raises(SessionError):
+            method("story/r-001", "pdf")
+
+
+def test_paths_are_whole_and_home_is_short(tmp_path, monkeypatch, bundle):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Desk(session="runs/mine", profile=Profile(threads=1)) as desk:
+        panel = desk.panels["session"]
+        assert panel.folder == tmp_path / "runs"
+        assert panel.part()["folder"] == "~/runs"
+        panel.open(str(bundle))
+        done = panel.export("story/r-002", "json")
+        assert Path(done["path"]).parent == tmp_path / "runs"
+        assert done["shown"] == f"~/runs/{Path(done['path']).name}"
+    assert shown_path(Path("x/y")) == "~/x/y"
+    assert shown_path(Path("/elsewhere/x")) == "/elsewhere/x"
 
 
 def test_replaying_needs_a_model_and_says_so(desk, bundle):

@@ -11,16 +11,19 @@ import session_teller as telling
 from conftest import record
 
 from nexus_lab.agent.base import EventKind
+from nexus_lab.bench.lab_session import record_long_session
 from nexus_lab.trace import (
     DamagedSession,
     ForeignSession,
     Redactor,
     SessionError,
     SessionRecorder,
+    estimate_size,
     read_session,
 )
 from nexus_lab.trace.base import TABLES
 from nexus_lab.trace.exporters import Target
+from nexus_lab.trace.exporters.estimate import size_on_disk
 from nexus_lab.trace.exporters.otlp import otlp_document
 from nexus_lab.trace.exporters.perfetto import perfetto_document
 from nexus_lab.trace.selection import select
@@ -38,6 +41,17 @@ def _strict(text):
 
 
 # All of them
+
+
+@pytest.mark.parametrize("target", Target)
+def test_the_size_of_a_long_session_is_reckoned_from_parts_of_it(tmp_path, target):
+    session = read_session(record_long_session(tmp_path / "long", events=4000))
+    written = session.export(target, tmp_path / "out")
+    assert estimate_size(session, target) == pytest.approx(size_on_disk(written), rel=0.1)
+
+
+def test_a_reckoned_size_knows_of_contents(session):
+    assert estimate_size(session, "json", contents=True) > 1.1 * estimate_size(session, "json")
 
 
 @pytest.mark.parametrize("target", Target)

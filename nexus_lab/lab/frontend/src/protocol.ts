@@ -501,10 +501,13 @@ export type Redaction = "all" | "secrets" | "none";
 /** Reply of `session.export`. */
 export interface ExportReply {
   path: string;
+  /** The same as it is read: absolute, with the home folder as ~. */
+  shown: string;
   bytes: number;
 }
 /** `settings` of `agent.apply`, `session.replay` and `cache.fork` hold only what is to change (Partial<Settings>);
  * `redact` is a Redaction, read only where `contents` is true. */
 /** Methods: `session.open {path}`, `session.import {path? text?}`, `session.compare {a, b}` -> Comparison,
- * `session.export {run, target, contents, redact}` -> {path, bytes}, `session.replay {run, settings}` ->
+ * `session.export {run, target, contents, redact}` -> ExportReply, `session.estimate` with the same -> {bytes}
+ * (about; nothing is written), `session.replay {run, settings}` ->
  * {run}. */

@@ -378,7 +378,8 @@ export const ANSWERS: Answers = {
   "routing.route": ({ request }) => ({ ...DECISION, id: "box", source: "box", turn: null, request }),
   "routing.read_requests": ({ text }) => ({ requests: String(text).split("\n").filter(Boolean) }),
   "session.compare": ({ a, b }) => ({ ...COMPARISON, a, b }),
-  "session.export": ({ run: name, target }) => ({ path: `/data/${name}.${target}`, bytes: 412345 }),
+  "session.export": ({ run: name, target }) => ({ path: `/home/me/data/${name}.${target}`, shown: `~/data/${name}.${target}`, bytes: 412345 }),
+  "session.estimate": ({ target, contents }) => ({ bytes: target === "html" ? 2_000_000 : contents ? 500_000 : 400_000 }),
 };
 
 type Kept = Extract<ToView, { kind: "parts" }>["kept"];

@@ -48,12 +48,25 @@ describe("session panel", () => {
     expect(root.querySelectorAll('table[aria-label="Runs"] tbody tr')).toHaveLength(1);
   });
 
+  it("says about how large an export will be, and that it is an estimate", async () => {
+    const { kernel, root } = open();
+    const told = () => root.textContent!.replace(/\u00a0/g, " ");
+    await settle();
+    expect(told()).toContain("about 391 KiB, an estimate");
+    await click(field(root, /^Include message contents/) as unknown as HTMLElement);
+    expect(told()).toContain("about 488 KiB, an estimate");
+    await click(field(root, /^HTML/) as unknown as HTMLElement);
+    expect(told()).toContain("about 1.9 MiB, an estimate");
+    expect(kernel.asked("session.estimate").at(-1)).toEqual({ run: "r-014", target: "html", contents: true, redact: "all" });
+    expect(kernel.asked("session.export")).toEqual([]);
+  });
+
   it("exports the live run without contents unless told, redacted unless told", async () => {
     const { kernel, root } = open();
     await click(button(root, "Export"));
     await settle();
     expect(kernel.asked("session.export")).toEqual([{ run: "r-014", target: "parquet", contents: false, redact: "all" }]);
-    expect(root.textContent).toContain("/data/r-014.parquet");
+    expect(root.textContent).toContain("~/data/r-014.parquet");
     await click(field(root, /^Include message contents/) as unknown as HTMLElement);
     await choose(field(root, /^Redact/) as unknown as HTMLSelectElement, "none");
     await click(field(root, /^OTLP JSON/) as unknown as HTMLElement);

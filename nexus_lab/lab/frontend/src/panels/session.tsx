@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { Client } from "../client";
 import { bytes, int } from "../format";
 import type { ExportReply, Redaction, RunRow, SessionPart } from "../protocol";
-import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction } from "../ui";
+import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction, useReply } from "../ui";
 import { CompareBox } from "./session/compare";
 import type { Choice } from "./session/pairs";
 import { RunsBox } from "./session/runs";
@@ -25,10 +25,12 @@ function ExportBox({ client, part, run }: { client: Client; part: SessionPart; r
     : redact.value === "none"
       ? "contents in, as they are"
       : "contents in, redacted";
+  const asked = run && target.value ? { run: run.run, target: target.value, contents: contents.value, redact: redact.value } : null;
+  const [size] = useReply<{ bytes: number }>(client, "session.estimate", asked, run?.turns);
   const start = async () => {
-    if (!run || write.busy) return;
+    if (!asked || write.busy) return;
     setDone(null);
-    setDone(await write.run({ run: run.run, target: target.value, contents: contents.value, redact: redact.value }));
+    setDone(await write.run(asked));
   };
   return (
     <Box title={run ? `Export ${run.run}` : "Export"}>
@@ -50,16 +52,19 @@ function ExportBox({ client, part, run }: { client: Client; part: SessionPart; r
           <Select value={redact.value} options={REDACTIONS} disabled={!contents.value} onPick={(value) => (redact.value = value)} />
         </Field>
         <div class="row">
-          <Button primary disabled={!run || !target.value || write.busy} onClick={() => void start()}>
+          <Button primary disabled={!asked || write.busy} onClick={() => void start()}>
             {write.busy ? "Writing…" : "Export"}
           </Button>
-          <span class="small muted">{told}</span>
+          <span class="small muted">
+            {told}
+            {size && <span class="num">; about {bytes(size.bytes)}, an estimate</span>}
+          </span>
         </div>
         {done?.path && (
           <p class="small anywhere" role="status">
             <StatusMark status="ok">written, {bytes(done.bytes)}</StatusMark>
             <br />
-            <code>{done.path}</code>
+            <code>{done.shown}</code>
           </p>
         )}
         <Problem error={write.problem} />
