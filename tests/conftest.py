@@ -70,5 +70,5 @@ def bundled_engine() -> Iterator[Engine]:
     """
     from nexus_lab.engine import Engine
 
-    with Engine.load(n_ctx=2048) as engine:
+    with Engine.load(n_ctx=2048, threads=1) as engine:
         yield engine

@@ -118,7 +118,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for(server: LabServer, process: subprocess.Popen[bytes], *, seconds: float = 90) -> None:
+def _wait_for(server: LabServer, process: subprocess.Popen[bytes], *, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         assert process.poll() is None, server.log.read_text()[-4000:]
@@ -133,9 +133,9 @@ def _wait_for(server: LabServer, process: subprocess.Popen[bytes], *, seconds: f
 def open_file(page: Page, server: LabServer, path: str = "") -> None:
     """Open a file of the server in a fresh Lab, and wait until the application is there."""
     page.goto(server.address(path), wait_until="domcontentloaded")
-    page.wait_for_function("() => window.jupyterapp && window.jupyterapp.restored", timeout=90_000)
+    page.wait_for_function("() => window.jupyterapp && window.jupyterapp.restored", timeout=180_000)
     page.evaluate("() => window.jupyterapp.restored")
-    page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=60_000)
+    page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=180_000)
 
 
 def execute(page: Page, command: str, **arguments: object) -> None:

@@ -64,7 +64,7 @@ class Shell:
         while not self.blocks() and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(number)
-        return process.wait(timeout=60)
+        return process.wait(timeout=240)
 
     def blocks(self) -> list[Path]:
         return sorted(self.home.glob("data/blocks/*/*.atb"))

@@ -12,7 +12,7 @@ from nexus_lab.demo.table import splice_lines, turn_table
 from nexus_lab.errors import NexusError
 from nexus_lab.trace import read_session
 
-pytestmark = [pytest.mark.model, pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.servers]
 
 
 @pytest.fixture(scope="module")

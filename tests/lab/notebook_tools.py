@@ -40,6 +40,7 @@ def execute(notebook: Any, folder: Path) -> Any:
     client = NotebookClient(
         notebook,
         timeout=600,
+        startup_timeout=300,
         kernel_name="python3",
         store_widget_state=False,
         record_timing=False,

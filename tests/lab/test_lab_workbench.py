@@ -191,7 +191,7 @@ class Kernel:
             message["header"]["subshell_id"] = self.subshell
         self.client.shell_channel.send(message)
 
-    def read(self, until, seconds: float = 60):
+    def read(self, until, seconds: float = 240):
         """Take messages, acknowledging each, until one of them pleases."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -223,12 +223,12 @@ def test_a_real_kernel_streams_a_turn_and_takes_an_approval_while_the_cell_waits
     for name in ("widget.js", "widget.css"):
         (tmp_path / name).write_text("export default { render() {} }")
     manager, client = start_new_kernel(
-        kernel_name="python3", extra_arguments=[], env=_environment(nexus_home)
+        startup_timeout=240, kernel_name="python3", extra_arguments=[], env=_environment(nexus_home)
     )
     kernel = Kernel(client)
     try:
         client.execute(KERNEL_CELL.format(tests=str(RAW_SERVER.parents[1] / "lab"), static=str(tmp_path)))
-        said = kernel.read(lambda m: m["kind"] == "stream" and "COMM" in m["text"], 120)
+        said = kernel.read(lambda m: m["kind"] == "stream" and "COMM" in m["text"])
         kernel.comm = said["text"].split()[-1]
         kernel.send({"kind": "hello"})
         first = kernel.read(lambda m: m["kind"] == "parts")
@@ -252,7 +252,7 @@ def test_a_real_kernel_streams_a_turn_and_takes_an_approval_while_the_cell_waits
         assert revisions == sorted(set(revisions))
         # A cell that waits for a turn holds the main shell; views then speak on a shell of their own.
         client.control_channel.send(client.session.msg("create_subshell_request", {}))
-        kernel.subshell = client.get_control_msg(timeout=30)["content"]["subshell_id"]
+        kernel.subshell = client.get_control_msg(timeout=240)["content"]["subshell_id"]
         kernel.got.clear()
         client.execute("print('TURN', wb.ask('echo hello').outcome)")
         kernel.read(lambda m: m["kind"] == "parts" and (m["parts"].get("agent") or {}).get("approval"))

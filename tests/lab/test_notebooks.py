@@ -62,7 +62,6 @@ def test_a_workbench_in_it_is_kept_as_a_page(name):
 
 @pytest.mark.model
 @pytest.mark.servers
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name, tmp_path: Path):
     from nexus_lab.demo.servers import missing_servers

@@ -31,7 +31,6 @@ def _tree(folder: Path) -> dict[str, bytes]:
 # -- what is committed was built from what is committed ------------------------------------------------------
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("package", "output"), [("frontend", "static"), ("extension", "labextension")])
 def test_a_rebuild_gives_what_is_committed(package, output):
     root = with_packages(*PACKAGES)
@@ -42,13 +41,11 @@ def test_a_rebuild_gives_what_is_committed(package, output):
     assert not different, "run `make views`, and commit what it writes"
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_types_hold(package):
     npm_run("check", with_packages(*PACKAGES) / package)
 
 
-@pytest.mark.timeout(900)
 def test_the_front_end_passes_its_own_tests():
     npm_run("test", with_packages(*PACKAGES) / "frontend")
 

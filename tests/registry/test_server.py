@@ -186,7 +186,7 @@ def test_a_hung_call_times_out_and_the_server_is_restarted(raw):
     with raw() as server:
         pid = server.pid
         with pytest.raises(ServerTimeout):
-            say(server, "hang", timeout=0.2)
+            say(server, "hang", timeout=1.0)
         assert say(server, "hi") == "hi"
         assert server.restarts == 1
         assert server.pid != pid

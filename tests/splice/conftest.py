@@ -23,7 +23,7 @@ TOOLS = {
 @pytest.fixture(scope="session")
 def flash_engine() -> Iterator[Engine]:
     """As `bundled_engine`, with flash attention: V lies in rows."""
-    with Engine.load(n_ctx=1024, flash_attention=True) as engine:
+    with Engine.load(n_ctx=1024, threads=1, flash_attention=True) as engine:
         yield engine
 
 
