@@ -18,13 +18,14 @@ class EvalBridge:
     """
     def __init__(self, addresses: dict) -> None:
         ...
-    def arm(self, n_tokens: typing.SupportsInt | typing.SupportsIndex, *, first_position: typing.SupportsInt | typing.SupportsIndex = 0, positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, cell_positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, hidden_offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None = None, hidden: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, map_cells: bool = False, capture_layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], capture_queries: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] = (0, 0), capture_buffer: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None) -> None:
+    def arm(self, n_tokens: typing.SupportsInt | typing.SupportsIndex, *, first_position: typing.SupportsInt | typing.SupportsIndex = 0, positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, cell_positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, hidden_offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None = None, hidden: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None, map_cells: bool = False, in_place: bool = False, capture_layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], capture_queries: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] = (0, 0), capture_buffer: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None) -> None:
         """
         Set what the next decode call, of `n_tokens` tokens in one graph, has patched and read back.
         
         positions: int32 [n_tokens], RoPE positions. cell_positions: int32, positions of the sequence's cells
         in ascending cell order. hidden_offsets: int64 [n_tokens + 1] into hidden: int32 [n, 2], half-open
-        ranges of cell positions that a query must not see. capture_buffer: float32 [layer, head, query, cell].
+        ranges of cell positions that a query must not see. in_place: write over the rows that the sequence holds
+        at `positions`, each query seeing what stands there or before. capture_buffer: float32 [layer, head, query, cell].
         Raises ValueError when the plan contradicts itself, RuntimeError when one is armed.
         """
     def clear_abort(self) -> None:
@@ -32,7 +33,7 @@ class EvalBridge:
     def disarm(self) -> dict:
         """
         End the plan and return what happened: problem, graphs, n_kv, destination_cells, earlier_cells,
-        captured_layers.
+        rewritten_cells, captured_layers.
         """
     def request_abort(self) -> None:
         """

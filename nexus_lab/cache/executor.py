@@ -10,7 +10,7 @@ import numpy as np
 
 from nexus_lab.cache.base import BatchSchedule, DecodeKind
 from nexus_lab.cache.ops import Append, CacheOp, Drop, Repair, Repos, Splice, ranges_of
-from nexus_lab.cache.rows import RowMover, relabelled
+from nexus_lab.cache.rows import RowMover
 from nexus_lab.cache.snapshots import Snapshot
 from nexus_lab.cache.state import CacheState, fold
 from nexus_lab.errors import Cancelled, Decline, NexusError
@@ -245,21 +245,14 @@ class Executor:
     def _recompute_at_once(
         self, state: CacheState, selection: NDArray[np.int64], seq: int
     ) -> NDArray[np.float32] | None:
-        """Decode all selected tokens behind the sequence, turned and masked as if in their places."""
-        from nexus_lab.engine import PatchPlan
-
-        places, cursor = state.positions[selection], state.next_position
-        plan = PatchPlan.for_recompute(places, state.positions[state.active], cursor)
-        with self._engine.input_patches(plan):
-            logits = self._prefill(seq, state.tokens[selection], "last", start=cursor)
-        fresh = self._rows.live(seq, np.arange(cursor, cursor + len(selection)), None)
-        fresh = fresh.take(fresh.order())
-        self._engine.remove(seq, cursor, -1)
-        for start, stop in ranges_of(places.tolist()):
-            self._engine.remove(seq, start, stop)
-        # Their keys were turned to these places when they were computed; only the cells' labels differ.
-        self._rows.restore(relabelled(fresh, places), seq)
-        return logits
+        """Compute all selected tokens in their places, with what stands behind them left there."""
+        return self._engine.recompute(
+            seq,
+            state.tokens[selection],
+            state.positions[selection],
+            logits="last",
+            on_progress=self.on_progress,
+        )
 
     def recompute_newest(self, before: Snapshot, seq: int) -> Snapshot:
         """Compute the newest token again for its logits; the last operation must be what appended it."""

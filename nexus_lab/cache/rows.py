@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache.state import CacheState
     from nexus_lab.engine import Engine, SequenceState
 
-__all__ = ["RowMover", "relabelled"]
+__all__ = ["RowMover"]
 
 
 class RowMover:
@@ -180,10 +180,3 @@ def _common(one: Snapshot, two: Snapshot) -> int:
     kept = (left == right).all(axis=1) & (left[:, 0] != -1)
     alike = same & (kept | lost)
     return n if alike.all() else int(np.argmin(alike))
-
-
-def relabelled(state: SequenceState, positions: NDArray[np.int32]) -> SequenceState:
-    """Return the same rows under other positions, without a rotation."""
-    layers = range(state.n_layer)
-    keys, values = [state.key(layer) for layer in layers], [state.value(layer) for layer in layers]
-    return type(state).from_rows(state.layout, positions, keys, values)

@@ -31,6 +31,7 @@ class ArmedPrefill:
     capture: AttentionCapture | None
     _runtime: Runtime | None = None
     _total: int = 0
+    _begin: int = 0
     _positions: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     _cells: NDArray[np.int64] | None = None
     _buffer: NDArray[np.float32] | None = None
@@ -53,7 +54,7 @@ class ArmedPrefill:
             raise PatchFailed("a plan of this kind is armed already", next_step="end the outer block first")
         return cls(plan or outer.plan, report or outer.report, capture or outer.capture)
 
-    def begin(self, runtime: Runtime, seq: int, n_tokens: int) -> None:
+    def begin(self, runtime: Runtime, seq: int, n_tokens: int, start: int) -> None:
         """Check that the plan is for this prefill, and read where the sequence's tokens are."""
         if self.plan is not None and self.plan.n_tokens != n_tokens:
             raise PatchFailed(
@@ -61,7 +62,7 @@ class ArmedPrefill:
                 next_step="make the plan for the very tokens of the next prefill",
             )
         self._runtime = runtime
-        self._total = n_tokens
+        self._total, self._begin = n_tokens, start
         self._positions = runtime.cell_positions(seq)
 
     def arm(self, first: int, n_tokens: int, start: int) -> None:
@@ -98,11 +99,15 @@ class ArmedPrefill:
         positions = np.concatenate([self._positions, own])
         order = np.argsort(cells)
         self._cells, self._positions = cells[order], positions[order]
+        in_place = self.plan is not None and self.plan.in_place
         if self.report is not None:
-            self.report.cells = np.concatenate([self.report.cells, found["destination_cells"]])
+            written = found["rewritten_cells" if in_place else "destination_cells"]
+            self.report.cells = np.concatenate([self.report.cells, written])
             self.report.n_kv = found["n_kv"]
         if self.capture is not None and self._buffer is not None:
-            self.capture.add(self._buffer[..., : found["n_kv"]].copy(), self._cells, self._positions)
+            seen = self._positions < self._begin if in_place else slice(None)
+            rows = self._buffer[..., : found["n_kv"]].copy()
+            self.capture.add(rows, self._cells[seen], self._positions[seen])
 
     @property
     def _bridge(self) -> Any:
@@ -115,6 +120,8 @@ class ArmedPrefill:
             options["positions"] = np.ascontiguousarray(plan.positions[first : first + n_tokens], np.int32)
         if plan.hidden:
             options["hidden_offsets"], options["hidden"] = plan.piece(first, first + n_tokens)
+        if plan.in_place:
+            options["in_place"] = True
 
     def _add_capture(
         self, options: dict[str, Any], capture: AttentionCapture, first: int, n_tokens: int

@@ -326,6 +326,52 @@ class Engine(ModelText):
                 seq, array.astype(np.int32), start=start, logits=logits, on_progress=on_progress
             )
 
+    def recompute(
+        self,
+        seq: int,
+        tokens: Sequence[int] | NDArray[Any],
+        positions: Sequence[int] | NDArray[Any],
+        *,
+        logits: Logits = "none",
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[np.float32] | None:
+        """Compute rows that a sequence holds anew, in one pass, each behind what stands before it.
+
+        The new rows take the places of the old ones, each in the cell it had; a token sees the new rows of
+        the others. For the while it takes as many free cells as there are tokens, and for rows that another
+        sequence shares, which keeps the old ones, as many again.
+
+        Parameters
+        ----------
+        tokens
+            One for each position.
+        positions
+            Positions that `seq` holds, rising; they need not follow each other.
+        logits, on_progress
+            As for `prefill`; the last token is that of the last position.
+
+        Raises
+        ------
+        ContextFull, SequenceError, TokenError
+            Before anything has been written.
+        PatchFailed
+            When patches are declined here (nothing has been written), or could not be carried out.
+        Cancelled
+            After `cancel`.
+
+        Notes
+        -----
+        When it fails midway, `positions` are removed from the sequence: their rows may be half old, half new.
+        """
+        self._insist("input_patches")
+        array = np.asarray(tokens)
+        with self._runtime.operation():
+            self.vocabulary.check(array)
+            places = np.ascontiguousarray(positions, np.int32)
+            return self._runtime.recompute(
+                seq, array.astype(np.int32), places, logits=logits, on_progress=on_progress
+            )
+
     def generate(
         self,
         seq: int,

@@ -54,6 +54,13 @@ class CellLedger:
         cells = self._cells.get(seq)
         return 0 if cells is None else int(np.count_nonzero(self._holders[cells] == 1))
 
+    def shared(self, seq: int, positions: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return those of `positions`, all held by `seq`, whose cells another sequence holds too."""
+        if not len(positions):
+            return positions
+        cells = self._cells[seq][np.searchsorted(self._positions[seq], positions)]
+        return positions[self._holders[cells] > 1]
+
     def add(self, seq: int, positions: NDArray[np.int32]) -> None:
         """Give `seq` fresh cells at `positions`."""
         cells = np.flatnonzero(self._holders == 0)[: len(positions)]

@@ -5,7 +5,7 @@ after the sequence's last, whatever RoPE position the plan gives them.
 
 Against the same steps taken one by one, with the cells laid out alike, a patched prefill gives the same bits.
 With flash attention that holds where every decode call of both has at least 64 tokens: for shorter ones
-llama.cpp has another kernel, which rounds otherwise.
+llama.cpp has another kernel, which rounds otherwise. Without it, it holds where none has a single token.
 """
 
 from __future__ import annotations
@@ -47,15 +47,21 @@ class PatchPlan:
         RoPE position of each token, int32 [n_tokens]; ``None`` leaves those of the cells.
     hidden
         What its queries must not see, beyond what comes after them.
+    in_place
+        Write the rows over those that the sequence holds at `positions`; the cells of the prefill itself are
+        left as they are, for the caller to remove. Each query sees what stands at its position or before.
     """
 
     n_tokens: int
     positions: NDArray[np.int32] | None = None
     hidden: tuple[HiddenBlock, ...] = ()
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         if self.positions is not None and self.positions.shape != (self.n_tokens,):
             raise PatchFailed(f"{len(self.positions)} positions for {self.n_tokens} tokens", next_step=_FIX)
+        if self.in_place and (self.positions is None or self.hidden):
+            raise PatchFailed("rows written in place need positions, and hide nothing else", next_step=_FIX)
         for block in self.hidden:
             if not 0 <= block.first_query <= block.last_query <= self.n_tokens:
                 raise PatchFailed(f"{block} names queries outside [0, {self.n_tokens})", next_step=_FIX)
@@ -74,35 +80,18 @@ class PatchPlan:
         return cls(n_tokens=n_tokens, hidden=hidden)
 
     @classmethod
-    def for_recompute(
-        cls, true_positions: NDArray[np.int32], held: NDArray[np.int32], next_position: int
-    ) -> PatchPlan:
-        """Plan for computing tokens anew, in their true context, at the end of a sequence that holds them.
-
-        Each query turns at its true position and sees what came before it there, with the new rows in the
-        place of the stale ones.
+    def for_recompute(cls, positions: NDArray[np.int32]) -> PatchPlan:
+        """Plan for computing the rows at `positions` anew, in their true context and in the cells they have.
 
         Parameters
         ----------
-        true_positions
-            int32 [n], rising.
-        held
-            Positions of the sequence, int32 [m].
-        next_position
-            Where llama.cpp puts the first of the tokens.
+        positions
+            int32 [n], rising; the sequence holds each of them.
         """
-        if np.any(np.diff(true_positions) <= 0):
+        if np.any(np.diff(positions) <= 0):
             raise PatchFailed("positions to recompute must rise", next_step="sort them, and name each once")
-        n_tokens = len(true_positions)
-        stale = [
-            HiddenBlock(0, n_tokens, int(position), int(position) + 1)
-            for position in np.intersect1d(true_positions, held)
-        ]
-        later = [
-            HiddenBlock(query, query + 1, int(position) + 1, next_position)
-            for query, position in enumerate(true_positions)
-        ]
-        return cls(n_tokens=n_tokens, positions=np.asarray(true_positions, np.int32), hidden=(*stale, *later))
+        rising = np.ascontiguousarray(positions, np.int32)
+        return cls(n_tokens=len(rising), positions=rising, in_place=True)
 
     def piece(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Hidden ranges of the queries [first, last): offsets int64 [n + 1] into ranges int32 [m, 2]."""
@@ -131,7 +120,7 @@ class PatchReport:
     Attributes
     ----------
     cells
-        Physical cell of each token, int64 [n_tokens].
+        Physical cell of each token's row, int64 [n_tokens].
     n_kv
         Cells the last graph attended over.
     """

@@ -172,6 +172,19 @@ def _probe_patches(runtime: Runtime, tokens: Sequence[int], there: SequenceState
         error = _relative_error(patched, there, layer, row=1)
         if error > _HIDDEN_TOLERANCE:
             raise PatchFailed(f"a patched input had no effect on layer {layer} (off by {error:.0%})")
+    rewritten = _rewritten_state(runtime, tokens)
+    for layer in range(there.n_layer):
+        error = _relative_error(rewritten, there, layer, row=0)
+        if error > _HIDDEN_TOLERANCE:
+            raise PatchFailed(f"a row written in place is another on layer {layer} (off by {error:.0%})")
+
+
+def _rewritten_state(runtime: Runtime, tokens: Sequence[int]) -> SequenceState:
+    """Put another token at the probe position, and then compute the probe's token over it."""
+    with runtime.scratch() as seq:
+        runtime.prefill(seq, np.asarray(tokens[1:2], np.int32), start=_PROBE_POSITION, logits="none")
+        runtime.recompute(seq, np.asarray(tokens[:1], np.int32), np.array([_PROBE_POSITION], np.int32))
+        return runtime.save(seq)
 
 
 def _probe_capture(runtime: Runtime, tokens: Sequence[int], n_layer: int) -> None:

@@ -23,6 +23,7 @@ from nexus_lab.engine.errors import (
 )
 from nexus_lab.engine.ledger import CellLedger, first_common
 from nexus_lab.engine.native import LogTail
+from nexus_lab.engine.patches import PatchPlan, PatchReport
 from nexus_lab.engine.state import SequenceState, state_buffer
 from nexus_lab.engine.turn import TurnLock
 from nexus_lab.engine.worker import Worker
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from nexus_lab._core import BuddyArena, EvalBridge, StateLayout
     from nexus_lab.engine.context import LlamaContext
-    from nexus_lab.engine.patches import AttentionCapture, PatchPlan, PatchReport
+    from nexus_lab.engine.patches import AttentionCapture
 
 __all__ = ["Runtime"]
 
@@ -219,7 +220,7 @@ class Runtime:
         begin = self._check_prefill(seq, tokens, start)
         armed, self._armed = self._armed, None
         if armed is not None:
-            armed.begin(self, seq, len(tokens))
+            armed.begin(self, seq, len(tokens), begin)
         job = _Prefill(seq, tokens, begin, logits, armed)
         try:
             for first in range(0, len(tokens), self.context.chunk_tokens):
@@ -285,6 +286,63 @@ class Runtime:
             f"llama.cpp could not decode (status {status}): {tail or 'it gives no reason'}",
             next_step="the tokens have been removed again; retry, or load the engine anew",
         )
+
+    def recompute(
+        self,
+        seq: int,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        *,
+        logits: str = "none",
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[np.float32] | None:
+        """See `Engine.recompute`; `tokens` are checked.
+
+        The tokens are prefilled behind the sequence, into cells that are given back at the end: there they
+        satisfy llama.cpp, which decodes nowhere else, while the patched graph computes and stores their rows
+        where they belong. So no row is copied, and no position changes.
+        """
+        self.check_sequence(seq)
+        self.raise_if_cancelled()
+        if positions.shape != tokens.shape:
+            raise TokenError(
+                f"{len(positions)} positions for {len(tokens)} tokens", next_step="give one for each"
+            )
+        plan = PatchPlan.for_recompute(positions)
+        held = self.ledger.positions(seq)
+        missing = np.setdiff1d(positions, held)
+        if len(missing):
+            raise SequenceError(
+                f"sequence {seq} holds nothing at position {missing[0]}", next_step="prefill it instead"
+            )
+        shared = self.ledger.shared(seq, positions)
+        self.make_room(len(tokens) + len(shared))
+        armed = ArmedPrefill.extended(self._armed, plan=plan, report=PatchReport(), capture=None)
+        copies = self._copies(seq, shared) if len(shared) else None
+        behind = int(held[-1]) + 1
+        try:
+            if copies is not None:
+                self._remove_each(seq, shared)
+                self.restore(copies, seq, append=True)
+            self._armed = armed
+            return self.prefill(seq, tokens, start=behind, logits=logits, on_progress=on_progress)
+        except BaseException:
+            # Some layers of these rows may be new and others old.
+            self.worker.call_to_end(lambda: self._remove_each(seq, positions))
+            raise
+        finally:
+            self._armed = None
+            self.roll_back(seq, behind)
+
+    def _copies(self, seq: int, positions: NDArray[np.int32]) -> SequenceState:
+        with self.scratch() as scratch:
+            for position in positions.tolist():
+                self.copy(seq, scratch, position, position + 1)
+            return self.save(scratch)
+
+    def _remove_each(self, seq: int, positions: NDArray[np.int32]) -> None:
+        for position in positions.tolist():
+            self._remove(seq, position, position + 1)
 
     # -- state --------------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from nexus_lab.engine.errors import ContextFull, PatchFailed, StateRestoreFailed
 from nexus_lab.errors import Decline
-from nexus_lab.splice.base import BlockRefused, SplicePath, SpliceResult, SpliceTimings
+from nexus_lab.splice.base import BlockRefused, RepairPath, SplicePath, SpliceResult, SpliceTimings
 from nexus_lab.splice.calibration import load_calibration
 from nexus_lab.splice.contracts import Bounded, Choice, choose
 from nexus_lab.splice.identity import context_hash
@@ -98,8 +99,9 @@ def splice_block(
             choice = choose_for(engine, block, contract, n_past, calibration, anchored=anchored)
         check_s = perf_counter() - started
         written = _write(engine, seq, block, choice.plan, n_past=n_past, rest=rest, arena=arena)
-    if choice.declined is not None:
-        _LOG.info("splice declined (%s): %s", choice.declined.code, choice.declined.reason)
+    for what, why in (("splice", choice.declined), ("one-pass repair", written.declined)):
+        if why is not None:
+            _LOG.info("%s declined (%s): %s", what, why.code, why.reason)
     return SpliceResult(
         path=SplicePath.PREFILL if choice.plan.count == block.n_tokens else SplicePath.SPLICE,
         plan=choice.plan,
@@ -109,6 +111,8 @@ def splice_block(
         anchored=anchored,
         timings=replace(written.timings, check_s=check_s),
         declined=choice.declined,
+        repair_path=written.path,
+        repair_declined=written.declined,
         logits=written.logits,
     )
 
@@ -169,6 +173,8 @@ def choose_for(
 @dataclass(slots=True)
 class _Written:
     timings: SpliceTimings
+    path: RepairPath
+    declined: Decline | None
     logits: NDArray[np.float32] | None
 
 
@@ -184,22 +190,67 @@ def _write(
 ) -> _Written:
     """Bring block and rest into the sequence, or leave it as it was."""
     clock = _Clock()
+    splice = _Splice(engine, seq, block, n_past, arena, clock)
+    path, declined = RepairPath.RUNS, None
     try:
-        for run in plan.runs():
-            if run.recomputed:
-                with clock.step("repair_s"):
-                    engine.prefill(seq, block.tokens[run.start : run.stop], logits="none")
-                continue
-            with clock.step("rotate_s"):
-                rows = block.rows_at(engine, n_past, start=run.start, stop=run.stop, arena=arena)
-            with clock.step("restore_s"):
-                engine.restore_state(rows, seq, append=True)
+        if sum(run.recomputed for run in plan.runs()) > 1:
+            declined = splice.in_one_pass(plan)
+            path = RepairPath.ONE_PASS if declined is None else RepairPath.RUNS
+        if path is RepairPath.RUNS:
+            splice.in_runs(plan)
         with clock.step("rest_s"):
             logits = engine.prefill(seq, rest, logits="last") if len(rest) else None
     except BaseException:
         engine.remove(seq, n_past, -1)
         raise
-    return _Written(SpliceTimings(**clock.seconds), logits)
+    return _Written(SpliceTimings(**clock.seconds), path, declined, logits)
+
+
+@dataclass(slots=True)
+class _Splice:
+    """The two ways to bring a block into a sequence under a repair plan."""
+
+    engine: Engine
+    seq: int
+    block: ToolBlock
+    n_past: int
+    arena: BuddyArena | None
+    clock: _Clock
+
+    def in_runs(self, plan: RepairPlan) -> None:
+        """Splice and prefill stretch by stretch, from the first to the last."""
+        for run in plan.runs():
+            if run.recomputed:
+                with self.clock.step("repair_s"):
+                    self.engine.prefill(self.seq, self.block.tokens[run.start : run.stop], logits="none")
+            else:
+                self._splice(run.start, run.stop)
+
+    def in_one_pass(self, plan: RepairPlan) -> Decline | None:
+        """Splice the whole block and compute the plan's tokens over it, or say why not and leave nothing."""
+        if (declined := self.engine.declines.get("input_patches")) is not None:
+            return declined
+        try:
+            self.engine.make_room(self.block.n_tokens + plan.count)
+        except ContextFull as error:
+            reason = f"one pass needs {error.needed} cells for a while, and {error.free} are free"
+            return Decline("no_room", reason, _INSTEAD)
+        chosen = list(plan.recomputed)
+        try:
+            self._splice(0, self.block.n_tokens)
+            with self.clock.step("repair_s"):
+                tokens = [self.block.tokens[index] for index in chosen]
+                self.engine.recompute(self.seq, tokens, [self.n_past + index for index in chosen])
+        except (PatchFailed, StateRestoreFailed) as error:
+            self.engine.remove(self.seq, self.n_past, -1)
+            return Decline("pass_failed", error.problem, _INSTEAD)
+        return None
+
+    def _splice(self, start: int, stop: int) -> None:
+        with self.clock.step("rotate_s"):
+            rows = self.block.rows_at(self.engine, self.n_past, start=start, stop=stop, arena=self.arena)
+        with self.clock.step("restore_s"):
+            self.engine.restore_state(rows, self.seq, append=True)
 
 
 class _Clock:
@@ -211,3 +262,6 @@ class _Clock:
         started = perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
+
+
+_INSTEAD = "the tokens are computed stretch by stretch"

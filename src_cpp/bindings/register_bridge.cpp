@@ -124,7 +124,7 @@ class PyEvalBridge {
              const std::optional<Array<std::int32_t>>& positions,
              const std::optional<Array<std::int32_t>>& cell_positions,
              const std::optional<Array<std::int64_t>>& hidden_offsets,
-             const std::optional<Array<std::int32_t>>& hidden, bool map_cells,
+             const std::optional<Array<std::int32_t>>& hidden, bool map_cells, bool in_place,
              std::vector<std::int32_t> capture_layers, std::pair<std::int32_t, std::int32_t> capture_queries,
              const std::optional<Array<float>>& capture_buffer) {
         bridge::Plan plan;
@@ -135,6 +135,7 @@ class PyEvalBridge {
         plan.hidden_offsets = copy_of(hidden_offsets);
         plan.hidden = ranges_from(hidden);
         plan.map_cells = map_cells;
+        plan.in_place = in_place;
         plan.capture_layers = std::move(capture_layers);
         std::tie(plan.capture_first, plan.capture_last) = capture_queries;
         set_capture(plan, capture_buffer);
@@ -151,6 +152,7 @@ class PyEvalBridge {
         result["n_kv"] = report.n_kv;
         result["destination_cells"] = to_numpy(report.destination_cells);
         result["earlier_cells"] = to_numpy(report.earlier_cells);
+        result["rewritten_cells"] = to_numpy(report.rewritten_cells);
         result["captured_layers"] = report.captured_layers;
         return result;
     }
@@ -205,7 +207,8 @@ void register_bridge(py::module_& module) {
             "arm", &PyEvalBridge::arm, py::arg("n_tokens"), py::kw_only(), py::arg("first_position") = 0,
             py::arg("positions") = py::none(), py::arg("cell_positions") = py::none(),
             py::arg("hidden_offsets") = py::none(), py::arg("hidden") = py::none(),
-            py::arg("map_cells") = false, py::arg("capture_layers") = std::vector<std::int32_t>(),
+            py::arg("map_cells") = false, py::arg("in_place") = false,
+            py::arg("capture_layers") = std::vector<std::int32_t>(),
             py::arg("capture_queries") = std::pair<std::int32_t, std::int32_t>(0, 0),
             py::arg("capture_buffer") = py::none(),
             "Set what the next decode call, of `n_tokens` tokens in one graph, has patched and read back.\n\n"
@@ -213,13 +216,16 @@ void register_bridge(py::module_& module) {
             "cells\n"
             "in ascending cell order. hidden_offsets: int64 [n_tokens + 1] into hidden: int32 [n, 2], "
             "half-open\n"
-            "ranges of cell positions that a query must not see. capture_buffer: float32 [layer, head, "
+            "ranges of cell positions that a query must not see. in_place: write over the rows that the "
+            "sequence holds\n"
+            "at `positions`, each query seeing what stands there or before. capture_buffer: float32 [layer, "
+            "head, "
             "query, cell].\n"
             "Raises ValueError when the plan contradicts itself, RuntimeError when one is armed.")
         .def("disarm", &PyEvalBridge::disarm,
              "End the plan and return what happened: problem, graphs, n_kv, destination_cells, "
              "earlier_cells,\n"
-             "captured_layers.");
+             "rewritten_cells, captured_layers.");
 }
 
 }  // namespace nexus::bindings

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -14,6 +16,8 @@ namespace {
 constexpr std::string_view positions_name = "inp_pos";
 constexpr std::string_view mask_name = "attn_inp_kq_mask";
 constexpr std::string_view destinations_name = "attn_inp_k_idxs";
+constexpr std::string_view value_destinations_name = "attn_inp_v_idxs";
+constexpr std::string_view scale_name = "inp_attn_scale";
 constexpr std::string_view attention_prefix = "kq_soft_max-";
 
 // A half-precision element, as the mask has it with flash attention.
@@ -22,9 +26,12 @@ struct Half {
 };
 constexpr std::uint16_t half_exponent = 0x7C00;
 constexpr std::uint16_t half_minus_infinity = 0xFC00;
+constexpr std::uint16_t half_magnitude = 0x7FFF;
 
 bool is_finite(float value) { return std::isfinite(value); }
 bool is_finite(Half value) { return (value.bits & half_exponent) != half_exponent; }
+bool is_zero(float value) { return value == 0.0F; }
+bool is_zero(Half value) { return (value.bits & half_magnitude) == 0; }
 void hide(float& value) { value = -std::numeric_limits<float>::infinity(); }
 void hide(Half& value) { value.bits = half_minus_infinity; }
 
@@ -32,9 +39,12 @@ std::string_view name_of(const Tensor& tensor) {
     return {tensor.name.data(), ::strnlen(tensor.name.data(), tensor.name.size())};
 }
 
-// Cells by position, for binary search.
-std::vector<std::pair<std::int32_t, std::int64_t>> cells_by_position(const Plan& plan, const Report& report) {
-    std::vector<std::pair<std::int32_t, std::int64_t>> table;
+// A position of the sequence, and the cell that holds it.
+using Place = std::pair<std::int32_t, std::int64_t>;
+
+// Places in rising order of position, for binary search.
+std::vector<Place> cells_by_position(const Plan& plan, const Report& report) {
+    std::vector<Place> table;
     table.reserve(report.earlier_cells.size() + report.destination_cells.size());
     for (std::size_t i = 0; i < report.earlier_cells.size(); ++i) {
         table.emplace_back(plan.cell_positions[i], report.earlier_cells[i]);
@@ -65,6 +75,19 @@ void check_hidden(const Plan& plan) {
             "hidden_offsets: expected to rise from 0 to the number of ranges");
 }
 
+void check_in_place(const Plan& plan) {
+    if (!plan.in_place) {
+        return;
+    }
+    require(!plan.positions.empty() && plan.hidden_offsets.empty(),
+            "in place: expected positions, and nothing hidden");
+    require(std::adjacent_find(plan.positions.begin(), plan.positions.end(), std::greater_equal<>()) ==
+                plan.positions.end(),
+            "in place: expected positions that rise");
+    require(plan.positions.back() < plan.first_position,
+            "in place: expected positions before that of the call's first token");
+}
+
 void check_capture(const Plan& plan) {
     if (plan.capture_layers.empty()) {
         return;
@@ -84,6 +107,7 @@ void check_plan(const Plan& plan) {
     require(plan.positions.empty() || plan.positions.size() == static_cast<std::size_t>(plan.n_tokens),
             "positions: expected one per token");
     check_hidden(plan);
+    check_in_place(plan);
     check_capture(plan);
 }
 
@@ -108,8 +132,10 @@ void EvalBridge::arm(Plan plan) {
     report_ = Report{};
     first_node_ = nullptr;
     positions_done_ = plan_.positions.empty();
-    mask_done_ = plan_.hidden_offsets.empty() && !plan_.map_cells;
+    mask_done_ = plan_.hidden_offsets.empty() && !plan_.map_cells && !plan_.in_place;
     destinations_done_ = mask_done_;
+    redirected_ = !plan_.in_place;
+    key_destinations_ = value_destinations_ = nullptr;
     mode_.store(Mode::plan, std::memory_order_release);
 }
 
@@ -118,7 +144,9 @@ Report EvalBridge::disarm() {
     mode_.store(settled ? Mode::idle : Mode::check, std::memory_order_release);
     if (report_.problem.empty() && report_.graphs > 0) {
         if (!inputs_done()) {
-            fail("the graph has no input named inp_pos, attn_inp_kq_mask or attn_inp_k_idxs");
+            fail(
+                "the graph has no input named inp_pos, attn_inp_kq_mask, attn_inp_k_idxs or "
+                "attn_inp_v_idxs");
         } else if (report_.captured_layers.size() != plan_.capture_layers.size()) {
             fail("the graph has no attention rows for some of the layers");
         }
@@ -201,13 +229,18 @@ void EvalBridge::count_graph(const Tensor& tensor) {
     }
 }
 
-bool EvalBridge::inputs_done() const { return positions_done_ && mask_done_ && destinations_done_; }
+bool EvalBridge::inputs_done() const {
+    return positions_done_ && mask_done_ && destinations_done_ && redirected_;
+}
 
 void EvalBridge::visit_sources(const Tensor& tensor) {
     for (Tensor* source : tensor.src) {
         if (source != nullptr && report_.problem.empty()) {
             visit_input(*source);
         }
+    }
+    if (!redirected_ && mask_done_ && value_destinations_ != nullptr && report_.problem.empty()) {
+        redirect_rows();
     }
 }
 
@@ -217,6 +250,10 @@ void EvalBridge::visit_input(Tensor& input) {
         patch_positions(input);
     } else if (!destinations_done_ && name == destinations_name) {
         read_destinations(input);
+    } else if (!redirected_ && value_destinations_ == nullptr && name == value_destinations_name) {
+        read_value_destinations(input);
+    } else if (!plan_.positions.empty() && name == scale_name) {
+        check_scale(input);
     } else if (!mask_done_ && name == mask_name) {
         visit_mask(input);
     }
@@ -251,7 +288,7 @@ void EvalBridge::patch_positions(Tensor& input) {
     positions_done_ = true;
 }
 
-void EvalBridge::read_destinations(const Tensor& input) {
+void EvalBridge::read_destinations(Tensor& input) {
     if (!writable(input, ElementType::i64, plan_.n_tokens)) {
         return;
     }
@@ -260,7 +297,32 @@ void EvalBridge::read_destinations(const Tensor& input) {
     }
     const auto* cells = static_cast<const std::int64_t*>(input.data);
     report_.destination_cells.assign(cells, cells + plan_.n_tokens);
+    key_destinations_ = &input;
     destinations_done_ = true;
+}
+
+void EvalBridge::read_value_destinations(Tensor& input) {
+    const auto elements = input.ne[0];
+    if (elements < plan_.n_tokens || elements % plan_.n_tokens != 0 ||
+        input.ne[1] * input.ne[2] * input.ne[3] != 1) {
+        return fail("attn_inp_v_idxs does not hold as many cells for each token");
+    }
+    if (writable(input, ElementType::i64, elements)) {
+        value_destinations_ = &input;
+    }
+}
+
+// Some models scale the queries by a step function of the position, which llama.cpp has taken from the
+// cells'. The steps rise from 1, and the cells' positions lie behind those of the plan: all 1 here is all 1
+// there.
+void EvalBridge::check_scale(const Tensor& input) {
+    if (!writable(input, ElementType::f32, plan_.n_tokens)) {
+        return;
+    }
+    const auto* scale = static_cast<const float*>(input.data);
+    if (std::any_of(scale, scale + plan_.n_tokens, [](float value) { return value != 1.0F; })) {
+        fail("the model scales attention by position");
+    }
 }
 
 void EvalBridge::visit_mask(Tensor& input) {
@@ -301,25 +363,84 @@ template <typename Element>
 void EvalBridge::patch_mask(Tensor& input) {
     report_.earlier_cells = visible_cells<Element>(input);
     mask_done_ = true;
-    if (plan_.hidden_offsets.empty()) {
+    auto* rows = static_cast<Element*>(input.data);
+    const auto distant = [rows](std::int64_t cell) { return !is_zero(rows[cell]); };
+    if (!plan_.positions.empty() &&
+        std::any_of(report_.earlier_cells.begin(), report_.earlier_cells.end(), distant)) {
+        return fail("the mask holds distances, which the plan would falsify");
+    }
+    if (plan_.hidden_offsets.empty() && !plan_.in_place) {
         return;
     }
     if (report_.earlier_cells.size() != plan_.cell_positions.size()) {
         return fail("the sequence has other cells than the plan says");
     }
+    if (plan_.in_place) {
+        hide_what_follows(rows, input.ne[0]);
+    } else {
+        hide_ranges(rows, input.ne[0]);
+    }
+}
+
+template <typename Element>
+void EvalBridge::hide_ranges(Element* rows, std::int64_t row_length) {
     const auto table = cells_by_position(plan_, report_);
-    const auto below = [](const auto& entry, std::int32_t position) { return entry.first < position; };
-    auto* rows = static_cast<Element*>(input.data);
+    const auto below = [](const Place& place, std::int32_t position) { return place.first < position; };
     for (std::size_t query = 0; query + 1 < plan_.hidden_offsets.size(); ++query) {
-        Element* row = rows + static_cast<std::ptrdiff_t>(query) * input.ne[0];
+        Element* row = rows + static_cast<std::ptrdiff_t>(query) * row_length;
         for (auto r = plan_.hidden_offsets[query]; r < plan_.hidden_offsets[query + 1]; ++r) {
             const auto range = plan_.hidden[static_cast<std::size_t>(r)];
-            auto entry = std::lower_bound(table.begin(), table.end(), range.begin, below);
-            for (; entry != table.end() && entry->first < range.end; ++entry) {
-                hide(row[entry->second]);
+            auto place = std::lower_bound(table.begin(), table.end(), range.begin, below);
+            for (; place != table.end() && place->first < range.end; ++place) {
+                hide(row[place->second]);
             }
         }
     }
+}
+
+// The call's own cells have the last positions of all, so they are hidden too; what they hold is never read.
+template <typename Element>
+void EvalBridge::hide_what_follows(Element* rows, std::int64_t row_length) {
+    const auto table = cells_by_position(plan_, report_);
+    const auto above = [](std::int32_t position, const Place& place) { return position < place.first; };
+    auto place = table.begin();
+    for (const auto position : plan_.positions) {
+        place = std::upper_bound(place, table.end(), position, above);
+        if (place == table.begin() || std::prev(place)->first != position) {
+            return fail("the sequence has no row at position " + std::to_string(position) + " to write over");
+        }
+        report_.rewritten_cells.push_back(std::prev(place)->second);
+        for (auto later = place; later != table.end(); ++later) {
+            hide(rows[later->second]);
+        }
+        rows += row_length;
+    }
+}
+
+// Values have one destination per token, or, when they are stored transposed, one per element: the cell plus
+// a multiple of the cache's length. Either moves with the cell.
+void EvalBridge::redirect_rows() {
+    const auto tokens = static_cast<std::size_t>(plan_.n_tokens);
+    const auto width = static_cast<std::size_t>(value_destinations_->ne[0]) / tokens;
+    auto* values = static_cast<std::int64_t*>(value_destinations_->data);
+    const auto stride = width > 1 ? values[1] - values[0] : 1;
+    bool regular = stride >= (width > 1 ? report_.n_kv : 1);
+    for (std::size_t i = 0; i < tokens * width && regular; ++i) {
+        const auto element = static_cast<std::int64_t>(i % width);
+        regular = values[i] == report_.destination_cells[i / width] + element * stride;
+    }
+    if (!regular) {
+        return fail("attn_inp_v_idxs names other cells than attn_inp_k_idxs");
+    }
+    auto* keys = static_cast<std::int64_t*>(key_destinations_->data);
+    for (std::size_t token = 0; token < tokens; ++token) {
+        const auto cell = report_.rewritten_cells[token];
+        keys[token] = cell;
+        for (std::size_t element = 0; element < width; ++element) {
+            values[token * width + element] = cell + static_cast<std::int64_t>(element) * stride;
+        }
+    }
+    redirected_ = true;
 }
 
 std::optional<std::size_t> EvalBridge::captured_layer(const Tensor& tensor) const {

@@ -33,6 +33,10 @@ struct Plan {
     // empty.
     std::vector<std::int64_t> hidden_offsets;
     std::vector<PositionRange> hidden;
+    // Write the rows over those that the sequence holds at `positions`, which rise, in place of the cells
+    // that llama.cpp has chosen. Each query sees what stands at its position or before; nothing else may be
+    // hidden.
+    bool in_place = false;
     // Ask for the destination cells, and for the sequence's cells as the first query sees them.
     bool map_cells = false;
     // Layers whose attention rows are copied, and the queries [first, last) of the call that are copied.
@@ -52,6 +56,7 @@ struct Report {
     std::int32_t n_kv = 0;
     std::vector<std::int64_t> destination_cells;
     std::vector<std::int64_t> earlier_cells;
+    std::vector<std::int64_t> rewritten_cells;  // of a plan in place, one per token
     std::vector<std::int32_t> captured_layers;
 };
 
@@ -93,10 +98,17 @@ class EvalBridge {
     void visit_sources(const Tensor& tensor);
     void visit_input(Tensor& input);
     void patch_positions(Tensor& input);
-    void read_destinations(const Tensor& input);
+    void read_destinations(Tensor& input);
+    void read_value_destinations(Tensor& input);
     void visit_mask(Tensor& input);
     template <typename Element>
     void patch_mask(Tensor& input);
+    template <typename Element>
+    void hide_ranges(Element* rows, std::int64_t row_length);
+    template <typename Element>
+    void hide_what_follows(Element* rows, std::int64_t row_length);
+    void redirect_rows();
+    void check_scale(const Tensor& input);
     template <typename Element>
     std::vector<std::int64_t> visible_cells(const Tensor& input) const;
     void capture(const Tensor& tensor, std::size_t layer_index);
@@ -119,6 +131,9 @@ class EvalBridge {
     bool positions_done_ = false;
     bool destinations_done_ = false;
     bool mask_done_ = false;
+    bool redirected_ = false;
+    Tensor* key_destinations_ = nullptr;
+    Tensor* value_destinations_ = nullptr;
 };
 
 }  // namespace nexus::bridge

@@ -145,21 +145,28 @@ Library honest_library() {
 }
 
 constexpr std::int64_t n_cells = 8;
+constexpr std::int64_t cache_length = 20;
 
 // A graph of one layer: rotation, store, attention; the sequence holds cells 1, 2, 5 and the call fills 3, 6.
 struct Graph {
     Arena arena;
     Tensor* positions = arena.with_data(ElementType::i32, {2, 1, 1, 1}, "inp_pos");
     Tensor* destinations = arena.with_data(ElementType::i64, {2, 1, 1, 1}, "attn_inp_k_idxs");
+    Tensor* value_destinations;
     Tensor* mask;
     Tensor* rope = arena.with_data(ElementType::f32, {4, 1, 1, 1}, "Qcur-0");
     Tensor* store = arena.with_data(ElementType::f32, {4, 1, 1, 1}, "cache_k-0");
+    Tensor* store_values = arena.with_data(ElementType::f32, {4, 1, 1, 1}, "cache_v-0");
     Tensor* attention = arena.with_data(ElementType::f32, {n_cells, 2, 3, 1}, "kq_soft_max-0");
 
-    explicit Graph(ElementType mask_type = ElementType::f32)
-        : mask(arena.with_data(mask_type, {n_cells, 2, 1, 1}, "attn_inp_kq_mask")) {
+    // Values are stored in rows when `value_width` is 1, and else transposed.
+    explicit Graph(ElementType mask_type = ElementType::f32, std::int64_t value_width = 1)
+        : value_destinations(
+              arena.with_data(ElementType::i64, {2 * value_width, 1, 1, 1}, "attn_inp_v_idxs")),
+          mask(arena.with_data(mask_type, {n_cells, 2, 1, 1}, "attn_inp_kq_mask")) {
         rope->src[1] = positions;
         store->src[1] = destinations;
+        store_values->src[1] = value_destinations;
         attention->src[1] = mask;
         auto* place = static_cast<std::int32_t*>(positions->data);
         place[0] = 10;
@@ -167,6 +174,7 @@ struct Graph {
         auto* cell = static_cast<std::int64_t*>(destinations->data);
         cell[0] = 3;
         cell[1] = 6;
+        set_value_destinations(value_width, {3, 6});
         for (std::int64_t query = 0; query < 2; ++query) {
             for (std::int64_t c = 0; c < n_cells; ++c) {
                 const bool seen = c == 1 || c == 2 || c == 5 || c == 3 || (c == 6 && query == 1);
@@ -177,6 +185,20 @@ struct Graph {
         for (int i = 0; i < n_cells * 2 * 3; ++i) {
             rows[i] = static_cast<float>(i);
         }
+    }
+
+    void set_value_destinations(std::int64_t width, std::array<std::int64_t, 2> cells) const {
+        auto* places = static_cast<std::int64_t*>(value_destinations->data);
+        for (const auto cell : cells) {
+            for (std::int64_t element = 0; element < width; ++element) {
+                *places++ = cell + element * cache_length;
+            }
+        }
+    }
+
+    [[nodiscard]] std::vector<std::int64_t> values_of(const Tensor* tensor) const {
+        const auto* first = static_cast<const std::int64_t*>(tensor->data);
+        return {first, first + tensor->ne[0]};
     }
 
     void set_mask(std::int64_t query, std::int64_t cell, bool seen) {
@@ -204,7 +226,7 @@ struct Graph {
 
     // Shows the nodes as the scheduler does: asks, then runs up to a node that was wanted.
     void run(EvalBridge& bridge) {
-        for (Tensor* node : {rope, store, attention}) {
+        for (Tensor* node : {rope, store, store_values, attention}) {
             if (EvalBridge::on_node(node, true, &bridge)) {
                 EvalBridge::on_node(node, false, &bridge);
             }
@@ -274,6 +296,89 @@ void test_patches() {
     CHECK(static_cast<std::int32_t*>(graph.positions->data)[1] == 90);
     CHECK((graph.seen_by(0) == std::vector<std::int64_t>{1, 2, 3}));
     CHECK((graph.seen_by(1) == std::vector<std::int64_t>{2, 6}));
+}
+
+// The sequence holds positions 4, 5 and 7 in cells 1, 5 and 2; 4 and 7 are written over.
+Plan plan_in_place() {
+    auto plan = plan_for_graph();
+    plan.positions = {4, 7};
+    plan.in_place = true;
+    return plan;
+}
+
+template <ElementType Type, std::int64_t ValueWidth>
+void test_rows_written_in_place() {
+    EvalBridge bridge(honest_library());
+    Graph graph(Type, ValueWidth);
+    bridge.arm(plan_in_place());
+    graph.run(bridge);
+    const auto report = bridge.disarm();
+    CHECK(report.problem.empty());
+    CHECK((report.destination_cells == std::vector<std::int64_t>{3, 6}));
+    CHECK((report.rewritten_cells == std::vector<std::int64_t>{1, 2}));
+    CHECK((graph.values_of(graph.destinations) == std::vector<std::int64_t>{1, 2}));
+    const auto places = graph.values_of(graph.value_destinations);
+    graph.set_value_destinations(ValueWidth, {1, 2});
+    CHECK(places == graph.values_of(graph.value_destinations));
+    CHECK(static_cast<std::int32_t*>(graph.positions->data)[1] == 7);
+    CHECK((graph.seen_by(0) == std::vector<std::int64_t>{1}));
+    CHECK((graph.seen_by(1) == std::vector<std::int64_t>{1, 2, 5}));
+}
+
+template <typename Change>
+std::string problem_in_place(Change change, bool moved = false) {
+    EvalBridge bridge(honest_library());
+    Graph graph(ElementType::f32, 3);
+    auto plan = plan_in_place();
+    change(graph, plan);
+    bridge.arm(std::move(plan));
+    graph.run(bridge);
+    CHECK((graph.values_of(graph.destinations) == std::vector<std::int64_t>{3, 6}) != moved);
+    return bridge.disarm().problem;
+}
+
+// Rows that cannot go to their places stay in the call's own cells, so that no held row is lost.
+void test_places_that_do_not_fit_are_told() {
+    const auto told = [](const std::string& problem, const char* part) {
+        return problem.find(part) != std::string::npos;
+    };
+    CHECK(problem_in_place([](Graph&, Plan&) {}, true).empty());
+    CHECK(told(problem_in_place([](Graph&, Plan& p) { p.positions = {4, 6}; }), "no row at position 6"));
+    CHECK(told(problem_in_place([](Graph&, Plan& p) { p.positions = {3, 7}; }), "no row at position 3"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) {
+                   g.set_value_destinations(3, {3, 7});
+               }),
+               "other cells"));
+    CHECK(told(problem_in_place(
+                   [](Graph& g, Plan&) { static_cast<std::int64_t*>(g.value_destinations->data)[5] += 1; }),
+               "other cells"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) {
+                   auto* places = static_cast<std::int64_t*>(g.value_destinations->data);
+                   for (int i = 0; i < 6; ++i) {
+                       places[i] = (i < 3 ? 3 : 6) + i % 3;  // elements of one cell in the next cells
+                   }
+               }),
+               "other cells"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) { g.value_destinations->ne[0] = 5; }), "as many cells"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) { g.value_destinations->type = 0; }), "type or size"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) { g.value_destinations->name[0] = 'x'; }), "no input"));
+    CHECK(told(problem_in_place([](Graph& g, Plan&) { static_cast<float*>(g.mask->data)[2] = -3.0F; }),
+               "distances"));
+}
+
+void test_scaled_attention_is_told() {
+    const auto problem_with = [](float scale) {
+        return problem_in_place(
+            [scale](Graph& graph, Plan&) {
+                Tensor* steps = graph.arena.with_data(ElementType::f32, {1, 1, 2, 1}, "inp_attn_scale");
+                static_cast<float*>(steps->data)[0] = 1.0F;
+                static_cast<float*>(steps->data)[1] = scale;
+                graph.rope->src[2] = steps;
+            },
+            scale == 1.0F);
+    };
+    CHECK(problem_with(1.0F).empty());
+    CHECK(problem_with(1.5F).find("scales attention") != std::string::npos);
 }
 
 void test_captures() {
@@ -360,6 +465,11 @@ void test_plans_that_contradict_themselves() {
     CHECK(refused([](Plan& p) { p.hidden_offsets = {0, 1, 0}; }));
     CHECK(refused([](Plan& p) { p.hidden = {PositionRange{0, 1}}; }));
     CHECK(refused([](Plan& p) { p.capture_layers = {0}; }));
+    CHECK(refused([](Plan& p) { p.in_place = true; }));
+    CHECK(!refused([](Plan& p) { p = plan_in_place(); }));
+    CHECK(refused([](Plan& p) { (p = plan_in_place()).positions = {7, 7}; }));
+    CHECK(refused([](Plan& p) { (p = plan_in_place()).positions = {4, 10}; }));
+    CHECK(refused([](Plan& p) { (p = plan_in_place()).hidden_offsets = {0, 0, 0}; }));
     EvalBridge bridge(honest_library());
     bridge.arm(plan_for_graph());
     bool twice = false;
@@ -400,6 +510,11 @@ int main() {
     test_idle_answers_false_and_checks_the_first_graph();
     test_patches<ElementType::f32>();
     test_patches<ElementType::f16>();
+    test_rows_written_in_place<ElementType::f32, 1>();
+    test_rows_written_in_place<ElementType::f16, 1>();
+    test_rows_written_in_place<ElementType::f32, 3>();
+    test_places_that_do_not_fit_are_told();
+    test_scaled_attention_is_told();
     test_captures();
     test_problems_are_told();
     test_plans_that_contradict_themselves();

@@ -164,8 +164,8 @@ class Failing(Limited):
         (Drop(((2, 4), (8, 9))), ("remove", 2, KeyboardInterrupt()), None),
         (Repos(), ("restore_state", 1, StateRestoreFailed("refused")), 1),
         (Repos(), ("remove", 1, KeyboardInterrupt()), None),
-        (Repair((6, 7)), ("restore_state", 1, StateRestoreFailed("refused")), None),
-        (Repair((6, 7, 14)), ("save_state", 1, StateMismatch("unreadable")), None),
+        (Repair((6, 7)), ("recompute", 1, StateRestoreFailed("refused")), None),
+        (Repair((6, 7, 14)), ("recompute", 1, StateMismatch("unreadable")), None),
     ],
 )
 def test_an_operation_that_fails_half_way_is_undone(engine, words, op, failure, wipe):

@@ -36,20 +36,19 @@ def test_pieces_hide_what_the_whole_hides(hidden: list[HiddenBlock], chunk: int)
             assert sorted(found) == sorted(wanted)
 
 
-def test_a_recompute_sees_its_past_and_not_its_stale_copy():
-    plan = PatchPlan.for_recompute(np.array([3, 5], np.int32), np.arange(8, dtype=np.int32), 8)
-    hidden = [set() for _ in range(2)]
-    for block in plan.hidden:
-        for query in range(block.first_query, block.last_query):
-            hidden[query] |= set(range(block.first_position, block.last_position))
-    assert [sorted(set(range(8)) - gone) for gone in hidden] == [[0, 1, 2], [0, 1, 2, 4]]
-    assert plan.positions.tolist() == [3, 5]
-
-
 def test_plans_that_contradict_themselves_are_refused():
     with pytest.raises(PatchFailed):
         PatchPlan(n_tokens=3, positions=np.zeros(2, np.int32))
     with pytest.raises(PatchFailed):
         PatchPlan(n_tokens=3, hidden=(HiddenBlock(0, 4, 0, 1),))
     with pytest.raises(PatchFailed):
-        PatchPlan.for_recompute(np.array([5, 3], np.int32), np.arange(8, dtype=np.int32), 8)
+        PatchPlan.for_recompute(np.array([5, 3], np.int32))
+    with pytest.raises(PatchFailed):
+        PatchPlan(n_tokens=2, in_place=True)
+    with pytest.raises(PatchFailed):
+        PatchPlan(
+            n_tokens=2,
+            positions=np.array([3, 5], np.int32),
+            hidden=(HiddenBlock(0, 1, 0, 1),),
+            in_place=True,
+        )

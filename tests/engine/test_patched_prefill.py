@@ -119,55 +119,6 @@ def test_a_plan_finds_cells_in_a_fragmented_cache(tiny: Engine, tiny_tokens: np.
     np.testing.assert_allclose(patched, tiny.prefill(seq, tiny_tokens[70:100]), atol=1e-3)
 
 
-def recompute(engine: Engine, seq: int, tokens: np.ndarray, positions: np.ndarray) -> None:
-    """Put rows computed anew at `positions`, in one pass at the end of the sequence."""
-    end = engine.pos_max(seq) + 1
-    plan = PatchPlan.for_recompute(positions, engine.positions(seq), end)
-    with engine.turn(), engine.input_patches(plan):
-        engine.prefill(seq, tokens, logits="none")
-        rows = engine.save_state(seq, start=end)
-        engine.remove(seq, end)
-        for position in positions:
-            engine.remove(seq, int(position), int(position) + 1)
-        placed = SequenceState.from_rows(
-            rows.layout,
-            positions[rows.positions - end],
-            [rows.key(layer) for layer in range(rows.n_layer)],
-            [rows.value(layer) for layer in range(rows.n_layer)],
-        )
-        engine.restore_state(placed, seq, append=True)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("name", ["smol", "flash"])
-def test_recomputed_rows_are_those_of_a_plain_prefill(
-    name: str, story: np.ndarray, request: pytest.FixtureRequest
-):
-    engine: Engine = request.getfixturevalue(name)
-    seq, spoilt = engine.acquire_sequence(), engine.acquire_sequence()
-    engine.prefill(seq, story[:60])
-    wanted = engine.save_state(seq)
-    expected = engine.prefill(seq, story[60:70])
-    wrong = story[:60].copy()
-    chosen = np.array([30, 31, 40, 55, 59], np.int32)
-    wrong[chosen] = story[200 : 200 + len(chosen)]
-    engine.prefill(spoilt, wrong)
-    before = engine.save_state(spoilt)
-    # Everything from the first wrong token on is computed anew, the wrong rows as well as those they spoilt.
-    recompute(engine, spoilt, story[30:60], np.arange(30, 60, dtype=np.int32))
-    found = engine.save_state(spoilt)
-    assert engine.positions(spoilt).tolist() == list(range(60))
-    for layer in (0, 15, 29):
-        exact = wanted.key(layer)[wanted.order()].astype(np.float32)
-        new = found.key(layer)[found.order()].astype(np.float32)
-        old = before.key(layer)[before.order()].astype(np.float32)
-        assert np.linalg.norm(new - exact) < 0.03 * np.linalg.norm(exact)
-        assert np.linalg.norm(old[chosen] - exact[chosen]) > 0.2 * np.linalg.norm(exact[chosen])
-        if layer == 0:
-            np.testing.assert_array_equal(new, exact)
-    assert np.abs(engine.prefill(spoilt, story[60:70]) - expected).max() < 1.5
-
-
 def test_a_plan_for_other_tokens_is_refused_and_nothing_is_written(tiny: Engine, tiny_tokens: np.ndarray):
     seq = tiny.acquire_sequence()
     with pytest.raises(PatchFailed), tiny.input_patches(PatchPlan(n_tokens=7)):
