@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 import pytest
 from hypothesis import given
@@ -101,14 +100,9 @@ def test_custom_patterns_and_bad_ones():
         Redactor.of(["moods"])
 
 
+@pytest.mark.timeout(300)  # a search that goes back for every character takes far longer
 @pytest.mark.parametrize(
     "piece", ["a-", "a_", "a.", "://", "sk-", "eyJ", "password", "x@", "/home/", "token", "a.b@c.", '="\\']
 )
 def test_no_text_makes_the_search_quadratic(piece):
-    def seconds(length):
-        start = time.process_time()
-        Redactor.of().text(piece * (length // len(piece)))
-        return time.process_time() - start
-
-    seconds(1000)
-    assert seconds(80_000) < 8 * seconds(20_000) + 0.2
+    assert Redactor.of().text(piece * (1_000_000 // len(piece)))
