@@ -214,6 +214,11 @@ class BlockHeader:
     @property
     def v_type(self) -> int:
         ...
+    @property
+    def version(self) -> int:
+        """
+        2 with a sensitivity, 1 without.
+        """
 class BlockFile:
     """
     A tool block mapped for reading; its arrays are views.
@@ -237,6 +242,11 @@ class BlockFile:
     @property
     def header(self) -> BlockHeader:
         ...
+    @property
+    def sensitivity(self) -> numpy.typing.NDArray[numpy.float32] | None:
+        """
+        How far each token's rows moved between contexts, float32 [n_tokens]; None when the block was compiled behind one.
+        """
     @property
     def tokens(self) -> numpy.typing.NDArray[numpy.int32]:
         ...
@@ -431,9 +441,10 @@ def state_value(buffer: typing_extensions.Buffer, layout: StateLayout, layer: ty
     """
     V rows of a layer, float16 [n_cells, n_embd_v]: a view, or a copy when V is stored transposed.
     """
-def write_block(path: os.PathLike | str | bytes, header: BlockHeader, tokens: numpy.typing.NDArray[numpy.int32], keys: list[numpy.typing.NDArray[numpy.float16]], values: list[numpy.typing.NDArray[numpy.float16]]) -> BlockHeader:
+def write_block(path: os.PathLike | str | bytes, header: BlockHeader, tokens: numpy.typing.NDArray[numpy.int32], keys: list[numpy.typing.NDArray[numpy.float16]], values: list[numpy.typing.NDArray[numpy.float16]], sensitivity: numpy.typing.NDArray[numpy.float32] | None = None) -> BlockHeader:
     """
     Write a tool block atomically and return its header, with token count and payload hash filled in.
     
-    tokens is int32 [n]; keys and values hold one float16 [n, row_bytes / 2] per layer.
+    tokens is int32 [n]; keys and values hold one float16 [n, row_bytes / 2] per layer; sensitivity, if the block
+    was compiled behind several contexts, is float32 [n], finite and at least 0.
     """

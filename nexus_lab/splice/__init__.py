@@ -28,6 +28,7 @@ from nexus_lab.splice.calibration import (
     save_calibration,
 )
 from nexus_lab.splice.compiler import BlockCompiler, CompileError
+from nexus_lab.splice.contexts import TYPICAL_CONTEXTS, TYPICAL_TOKENS, typical_context
 from nexus_lab.splice.contracts import (
     Bounded,
     Choice,
@@ -82,6 +83,8 @@ __all__ = [
     "CURVE",
     "DEFAULT_QUOTA",
     "SYSTEM_PROMPT",
+    "TYPICAL_CONTEXTS",
+    "TYPICAL_TOKENS",
     "BlockCompiler",
     "BlockContext",
     "BlockLibrary",
@@ -164,5 +167,6 @@ __all__ = [
     "survey",
     "top1_agreement",
     "top_k_overlap",
+    "typical_context",
     "why_not",
 ]

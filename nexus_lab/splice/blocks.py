@@ -15,6 +15,8 @@ from nexus_lab.splice.base import BlockRefused
 from nexus_lab.splice.model import cache_layout, model_header
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nexus_lab._core import BuddyArena
     from nexus_lab.engine import Engine
 
@@ -78,6 +80,14 @@ class ToolBlock:
     def anchor(self) -> int:
         """Position of the first token when the block was compiled."""
         return int(self.header.anchor)
+
+    @property
+    def sensitivity(self) -> NDArray[np.float32] | None:
+        """How far each token's rows moved between the contexts it was compiled behind, float32 [n_tokens].
+
+        Root mean square distance from their mean, over the mean's norm; ``None`` when there was one context.
+        """
+        return self._file.sensitivity
 
     @property
     def nbytes(self) -> int:

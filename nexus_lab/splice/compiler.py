@@ -10,6 +10,7 @@ import numpy as np
 from nexus_lab import _core
 from nexus_lab.errors import NexusError
 from nexus_lab.splice.blocks import ToolBlock
+from nexus_lab.splice.contexts import ContextStates
 from nexus_lab.splice.identity import BlockContext
 from nexus_lab.splice.model import cache_layout, model_header
 from nexus_lab.splice.spread import BlockRows, RowSpread
@@ -42,6 +43,7 @@ class BlockCompiler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._contexts = ContextStates(engine)
 
     def compile(
         self, tokens: Sequence[int], context: BlockContext | Sequence[int] = (), *, path: Path
@@ -71,16 +73,15 @@ class BlockCompiler:
         self.check(tokens)
         behind = BlockContext.of(context)
         with self._engine.turn():
-            rows = self._rows_behind(tokens, behind.tokens)
+            rows = self._rows_behind(tokens, behind.tokens, shared=behind.consensus)
             if not behind.probes:
                 return self._write(tokens, behind, rows, None, path)
             spread = RowSpread()
             spread.add(rows)
             for probe in behind.probes:
-                spread.add(self._rows_behind(tokens, probe, anchor=behind.anchor))
-        return self._write(
-            tokens, behind, spread.mean() if behind.consensus else rows, spread.relative(), path
-        )
+                spread.add(self._rows_behind(tokens, probe, shared=True, anchor=behind.anchor))
+        kept = spread.mean() if behind.consensus else rows
+        return self._write(tokens, behind, kept, spread.relative(), path)
 
     def capture(self, seq: int, tokens: Sequence[int], context: Sequence[int], *, path: Path) -> ToolBlock:
         """Write a block from rows that a live sequence holds.
@@ -108,14 +109,21 @@ class BlockCompiler:
             raise CompileError("a block without tokens", next_step="give at least one token")
 
     def _rows_behind(
-        self, tokens: Sequence[int], context: Sequence[int], *, anchor: int | None = None
+        self, tokens: Sequence[int], context: Sequence[int], *, shared: bool, anchor: int | None = None
     ) -> BlockRows:
-        """Compute the block behind `context`; its keys stand as if it began at `anchor`."""
+        """Compute the block behind `context`; its keys stand as if it began at `anchor`.
+
+        The state of a shared context is kept for the next block. Rows behind a restored state differ from
+        those behind a prefill by the order of their sums, so an anchored block must not have them.
+        """
+        start = len(context)
         with self._engine.scratch_sequence() as seq:
-            if len(context):
+            if shared:
+                self._contexts.enter(seq, context)
+            elif start:
                 self._engine.prefill(seq, context, start=0, logits="none")
-            self._engine.prefill(seq, tokens, start=len(context), logits="none")
-            return self._rows(seq, tokens, len(context), shift=0 if anchor is None else anchor - len(context))
+            self._engine.prefill(seq, tokens, start=start, logits="none")
+            return self._rows(seq, tokens, start, shift=0 if anchor is None else anchor - start)
 
     def _rows(self, seq: int, tokens: Sequence[int], start: int, *, shift: int = 0) -> BlockRows:
         state = self._engine.save_state(seq, start=start, stop=start + len(tokens))
@@ -135,8 +143,7 @@ class BlockCompiler:
         header = model_header(self._engine, anchor=context.anchor, context_hash=context.hash)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            known = () if sensitivity is None else (sensitivity,)
-            _core.write_block(path, header, np.asarray(tokens, np.int32), rows.keys, rows.values, *known)
+            _core.write_block(path, header, np.asarray(tokens, np.int32), rows.keys, rows.values, sensitivity)
         except OSError as error:
             raise CompileError(
                 f"the block cannot be written to {path}: {error}",

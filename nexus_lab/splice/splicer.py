@@ -94,7 +94,9 @@ def splice_block(
         if declined is not None:
             choice = Choice(Full().plan(block.n_tokens, n_past), declined)
         elif contract is None:
-            choice = Choice((strategy or Leading()).plan(block.n_tokens, n_past, budget))
+            choice = Choice(
+                (strategy or Leading()).plan(block.n_tokens, n_past, budget, sensitivity=block.sensitivity)
+            )
         else:
             choice = choose_for(engine, block, contract, n_past, calibration, anchored=anchored)
         check_s = perf_counter() - started
@@ -166,7 +168,12 @@ def choose_for(
             engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention
         )
     return choose(
-        contract, n_tokens=block.n_tokens, n_past=n_past, anchored=anchored, calibration=calibration
+        contract,
+        n_tokens=block.n_tokens,
+        n_past=n_past,
+        anchored=anchored,
+        calibration=calibration,
+        sensitivity=block.sensitivity,
     )
 
 

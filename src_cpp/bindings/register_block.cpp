@@ -82,12 +82,13 @@ std::vector<const Half*> checked_rows(const std::vector<Array<Half>>& rows, cons
 
 BlockHeader write(const std::filesystem::path& path, const BlockHeader& header,
                   const Array<std::int32_t>& tokens, const std::vector<Array<Half>>& keys,
-                  const std::vector<Array<Half>>& values) {
+                  const std::vector<Array<Half>>& values, const std::optional<Array<float>>& sensitivity) {
     const auto ids = as_span(tokens, "tokens");
     const auto key_rows = checked_rows(keys, "keys", ids.size(), header.k_row_bytes / sizeof(Half));
     const auto value_rows = checked_rows(values, "values", ids.size(), header.v_row_bytes / sizeof(Half));
+    const auto numbers = sensitivity ? as_span(*sensitivity, "sensitivity") : std::span<const float>{};
     const py::gil_scoped_release release;
-    return write_block(path.string(), header, ids, key_rows, value_rows);
+    return write_block(path.string(), header, ids, key_rows, value_rows, numbers);
 }
 
 // A read-only array over the mapping; it keeps the block, and so the mapping, alive.
@@ -113,6 +114,7 @@ void register_header(py::module_& module) {
              py::arg("rope_factors_hash") = py::none(), py::arg("fingerprint"), py::arg("anchor") = 0,
              py::arg("context_hash") = py::none(),
              "Hashes are bytes: 8 for rope_factors_hash, 16 for the others; a hash that is None is all zero.")
+        .def_readonly("version", &BlockHeader::version, "2 with a sensitivity, 1 without.")
         .def_readonly("anchor", &BlockHeader::anchor, "Position of the first token when it was compiled.")
         .def_readonly("n_tokens", &BlockHeader::n_tokens)
         .def_readonly("n_layer", &BlockHeader::n_layer)
@@ -160,6 +162,17 @@ void register_file(py::module_& module) {
                                    return view(self, tokens.data(),
                                                {static_cast<py::ssize_t>(tokens.size())});
                                })
+        .def_property_readonly(
+            "sensitivity",
+            [](const py::object& self) -> std::optional<Array<float>> {
+                const auto numbers = self.cast<const BlockFile&>().sensitivity();
+                if (numbers.empty()) {
+                    return std::nullopt;
+                }
+                return view(self, numbers.data(), {static_cast<py::ssize_t>(numbers.size())});
+            },
+            "How far each token's rows moved between contexts, float32 [n_tokens]; None "
+            "when the block was compiled behind one.")
         .def(
             "key",
             [](const py::object& self, std::size_t layer) {
@@ -193,9 +206,11 @@ void register_block(py::module_& module) {
     module.def(
         "write_block", &write, py::arg("path"), py::arg("header"), py::arg("tokens").noconvert(),
         py::arg("keys").noconvert(), py::arg("values").noconvert(),
+        py::arg("sensitivity").noconvert() = py::none(),
         R"(Write a tool block atomically and return its header, with token count and payload hash filled in.
 
-tokens is int32 [n]; keys and values hold one float16 [n, row_bytes / 2] per layer.)");
+tokens is int32 [n]; keys and values hold one float16 [n, row_bytes / 2] per layer; sensitivity, if the block
+was compiled behind several contexts, is float32 [n], finite and at least 0.)");
     register_file(module);
 }
 

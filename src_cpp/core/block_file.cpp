@@ -110,10 +110,19 @@ Sha256::Digest digest_of(std::span<const std::byte> bytes) {
     return hash.finish();
 }
 
-BlockHeader::Hash payload_hash(std::span<const std::int32_t> tokens,
+void check_sensitivity(std::span<const float> sensitivity) {
+    for (const float value : sensitivity) {
+        if (!std::isfinite(value) || value < 0.0F) {
+            throw FormatError("sensitivity", "finite numbers of at least 0", text_of(value));
+        }
+    }
+}
+
+BlockHeader::Hash payload_hash(std::span<const std::int32_t> tokens, std::span<const float> sensitivity,
                                std::span<const std::span<const Half>> layers) {
     Sha256 hash;
     hash.update(std::as_bytes(tokens));
+    hash.update(std::as_bytes(sensitivity));
     for (const auto layer : layers) {
         hash.update(std::as_bytes(layer));
     }
@@ -136,7 +145,8 @@ std::vector<std::span<const Half>> layer_spans(const BlockHeader& header, std::s
 }  // namespace
 
 std::size_t BlockHeader::k_offset() const noexcept {
-    return round_up(kBytes + std::size_t{n_tokens} * sizeof(std::int32_t));
+    const std::size_t per_token = sizeof(std::int32_t) + (profiled() ? sizeof(float) : 0);
+    return round_up(kBytes + n_tokens * per_token);
 }
 
 std::size_t BlockHeader::v_offset() const noexcept {
@@ -151,7 +161,7 @@ std::array<std::byte, BlockHeader::kBytes> encode(const BlockHeader& header) {
     std::array<std::byte, BlockHeader::kBytes> bytes{};
     ByteWriter writer(bytes);
     writer.write(BlockHeader::kMagic);
-    writer.write(BlockHeader::kVersion);
+    writer.write(header.version);
     writer.write(header.anchor);
     writer.write(header.n_tokens);
     writer.write(header.n_layer);
@@ -188,8 +198,9 @@ BlockHeader decode_block_header(std::span<const std::byte> file_start, std::size
     if (file_start.size() < BlockHeader::kBytes) {
         throw FormatError("file_bytes", "at least 128", std::to_string(file_bytes) + " (truncated)");
     }
-    expect("version", reader.read<std::uint32_t>("version"), BlockHeader::kVersion);
     BlockHeader header;
+    header.version = reader.read<std::uint32_t>("version");
+    expect_range("version", header.version, BlockHeader::kPlainVersion, BlockHeader::kProfiledVersion);
     header.anchor = reader.read<std::uint32_t>("anchor");
     header.n_tokens = reader.read<std::uint32_t>("n_tokens");
     header.n_layer = reader.read<std::uint32_t>("n_layer");
@@ -245,20 +256,27 @@ BlockHeader::ShortHash hash_rope_factors(std::span<const float> factors) {
 }
 
 BlockHeader write_block(const std::string& path, BlockHeader header, std::span<const std::int32_t> tokens,
-                        std::span<const Half* const> keys, std::span<const Half* const> values) {
+                        std::span<const Half* const> keys, std::span<const Half* const> values,
+                        std::span<const float> sensitivity) {
     if (keys.size() != header.n_layer || values.size() != header.n_layer) {
         throw std::invalid_argument("keys and values must hold one array per layer of the header");
     }
     if (tokens.empty() || tokens.size() > kMaxTokens) {
         throw std::invalid_argument("a block holds between 1 and 2^24 tokens");
     }
+    if (!sensitivity.empty() && sensitivity.size() != tokens.size()) {
+        throw std::invalid_argument("sensitivity must hold one number per token");
+    }
+    check_sensitivity(sensitivity);
+    header.version = sensitivity.empty() ? BlockHeader::kPlainVersion : BlockHeader::kProfiledVersion;
     header.n_tokens = static_cast<std::uint32_t>(tokens.size());
     check_fields(header);
     const auto layers = layer_spans(header, keys, values);
-    header.payload_hash = payload_hash(tokens, layers);
+    header.payload_hash = payload_hash(tokens, sensitivity, layers);
     AtomicFile file(path, header.file_bytes());
     file.write_at(0, encode(header));
     file.write_at(BlockHeader::kBytes, std::as_bytes(tokens));
+    file.write_at(BlockHeader::kBytes + tokens.size_bytes(), std::as_bytes(sensitivity));
     std::size_t offset = header.k_offset();
     for (std::size_t i = 0; i < layers.size(); ++i) {
         if (i == keys.size()) {
@@ -277,6 +295,14 @@ BlockView::BlockView(std::span<const std::byte> file)
 std::span<const std::int32_t> BlockView::tokens() const noexcept {
     const std::byte* start = file_.data() + BlockHeader::kBytes;
     return {reinterpret_cast<const std::int32_t*>(start), header_.n_tokens};
+}
+
+std::span<const float> BlockView::sensitivity() const noexcept {
+    if (!header_.profiled()) {
+        return {};
+    }
+    const std::byte* start = file_.data() + BlockHeader::kBytes + tokens().size_bytes();
+    return {reinterpret_cast<const float*>(start), header_.n_tokens};
 }
 
 const Half* BlockView::rows(std::size_t offset, std::size_t row_bytes, std::size_t layer) const {
@@ -302,7 +328,9 @@ void BlockView::verify() const {
         keys.push_back(key(l));
         values.push_back(value(l));
     }
-    expect("payload_hash", payload_hash(tokens(), layer_spans(header_, keys, values)), header_.payload_hash);
+    expect("payload_hash", payload_hash(tokens(), sensitivity(), layer_spans(header_, keys, values)),
+           header_.payload_hash);
+    check_sensitivity(sensitivity());
 }
 
 BlockFile::BlockFile(const std::string& path) : MappedFile(path), BlockView(bytes()) {}

@@ -17,6 +17,7 @@ namespace nexus {
 //   bytes        content
 //   0   .. 127   header, little endian, fields in the order of BlockHeader
 //   128 ..       tokens, i32 [n_tokens]
+//   after them   in version 2, the tokens' sensitivity to the context, f32 [n_tokens]
 //   k_offset     K, f16 [n_layer, n_tokens, k_row_bytes / 2], at the next multiple of 2 MB
 //   v_offset     V, f16 [n_layer, n_tokens, v_row_bytes / 2], at the next multiple of 2 MB; always in rows
 //
@@ -26,11 +27,13 @@ struct BlockHeader {
     static constexpr std::size_t kBytes = 128;
     static constexpr std::size_t kAlignment = std::size_t{2} << 20U;
     static constexpr std::array<char, 8> kMagic = {'N', 'E', 'X', 'U', 'S', 'A', 'T', 'B'};
-    static constexpr std::uint32_t kVersion = 1;
+    static constexpr std::uint32_t kPlainVersion = 1;
+    static constexpr std::uint32_t kProfiledVersion = 2;
 
     using ShortHash = std::array<std::byte, 8>;
     using Hash = std::array<std::byte, 16>;
 
+    std::uint32_t version = kPlainVersion;
     std::uint32_t anchor = 0;
     std::uint32_t n_tokens = 0;
     std::uint32_t n_layer = 0;
@@ -50,8 +53,9 @@ struct BlockHeader {
     ShortHash rope_factors_hash{};  // all zero without frequency factors
     Hash fingerprint{};             // of the model and its tokenizer
     Hash context_hash{};            // of the tokens it was compiled behind
-    Hash payload_hash{};            // of tokens, K and V
+    Hash payload_hash{};            // of tokens, sensitivity, K and V
 
+    [[nodiscard]] bool profiled() const noexcept { return version == kProfiledVersion; }
     [[nodiscard]] std::size_t k_offset() const noexcept;
     [[nodiscard]] std::size_t v_offset() const noexcept;
     [[nodiscard]] std::size_t file_bytes() const noexcept;
@@ -68,9 +72,11 @@ void check_same_model(const BlockHeader& block, const BlockHeader& model);
 BlockHeader::ShortHash hash_rope_factors(std::span<const float> factors);
 
 // Writes a block atomically; fills in the token count and the payload hash, and returns the header written.
-// keys[l] is [n_tokens, k_row_bytes / 2], values[l] likewise.
+// keys[l] is [n_tokens, k_row_bytes / 2], values[l] likewise. With a sensitivity, which has one finite number
+// of at least 0 per token, the file is of version 2; without one it is of version 1.
 BlockHeader write_block(const std::string& path, BlockHeader header, std::span<const std::int32_t> tokens,
-                        std::span<const Half* const> keys, std::span<const Half* const> values);
+                        std::span<const Half* const> keys, std::span<const Half* const> values,
+                        std::span<const float> sensitivity = {});
 
 // A block in memory that the caller keeps alive, aligned as a token is. The constructor checks the header and
 // the size; `verify` reads the payload.
@@ -81,6 +87,8 @@ class BlockView {
 
     [[nodiscard]] const BlockHeader& header() const noexcept { return header_; }
     [[nodiscard]] std::span<const std::int32_t> tokens() const noexcept;
+    // Empty in version 1.
+    [[nodiscard]] std::span<const float> sensitivity() const noexcept;
     // Rows of a layer, row-major; throws std::out_of_range.
     [[nodiscard]] const Half* key(std::size_t layer) const;
     [[nodiscard]] const Half* value(std::size_t layer) const;

@@ -3,11 +3,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -154,6 +158,40 @@ void test_the_header_is_128_bytes_in_the_documented_order() {
     CHECK(u32(128) == 5 && u32(144) == 9);
 }
 
+void test_a_profile_makes_it_version_2() {
+    const Folder folder;
+    const auto path = folder.file("a.atb");
+    const Written plain = write(path);
+    CHECK(BlockFile(path).sensitivity().empty() && !plain.header.profiled());
+    std::vector<const Half*> keys;
+    std::vector<const Half*> values;
+    for (std::size_t l = 0; l < 3; ++l) {
+        keys.push_back(plain.layers[l].data());
+        values.push_back(plain.layers[3 + l].data());
+    }
+    const std::vector<float> sensitivity = {0.5F, 0.0F, 0.25F, 1.5F, 2.0F};
+    const BlockHeader header = nexus::write_block(path, model(), plain.tokens, keys, values, sensitivity);
+    CHECK(header.profiled() && header.version == 2 && header.payload_hash != plain.header.payload_hash);
+    const BlockFile block(path);
+    block.verify();
+    CHECK(std::ranges::equal(block.sensitivity(), sensitivity));
+    CHECK(std::ranges::equal(block.tokens(), plain.tokens));
+    CHECK(std::memcmp(block.value(2), values[2], 5 * 48) == 0);
+    auto bytes = slurp(path);
+    bytes[128 + 20] ^= 1;  // of the first token's sensitivity
+    spill(path, bytes);
+    CHECK(throws<FormatError>([&] { BlockFile(path).verify(); },
+                              [](const FormatError& error) { return error.field() == "payload_hash"; }));
+    for (const float wrong : {-1.0F, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+        const std::vector<float> bad = {0.5F, 0.0F, wrong, 1.5F, 2.0F};
+        CHECK(throws<FormatError>([&] { nexus::write_block(path, model(), plain.tokens, keys, values, bad); },
+                                  [](const FormatError& error) { return error.field() == "sensitivity"; }));
+    }
+    CHECK(throws<std::invalid_argument>([&] {
+        nexus::write_block(path, model(), plain.tokens, keys, values, std::span(sensitivity).first(4));
+    }));
+}
+
 void test_an_old_file_survives_a_failed_write() {
     const Folder folder;
     const auto path = folder.file("a.atb");
@@ -200,7 +238,8 @@ void test_each_field_is_named() {
     write(folder.file("a.atb"));
     const auto bytes = slurp(folder.file("a.atb"));
     const auto other = folder.file("b.atb");
-    for (const Case& wrong : {Case{8, 2, "version"},
+    for (const Case& wrong : {Case{8, 0, "version"},
+                              Case{8, 3, "version"},
                               Case{12, 0x80000000U, "anchor"},
                               Case{12, 0x7FFFFFFCU, "anchor"},  // the fifth token would have no position
                               Case{16, 0, "n_tokens"},
@@ -299,6 +338,7 @@ void test_another_model_is_named_by_its_first_difference() {
 int main() {
     test_round_trip();
     test_the_header_is_128_bytes_in_the_documented_order();
+    test_a_profile_makes_it_version_2();
     test_an_old_file_survives_a_failed_write();
     test_truncated_and_foreign_files();
     test_each_field_is_named();
