@@ -138,7 +138,10 @@ class SplicePanel(Panel):
 
     @instant
     def frame(self, run: str, step: int, tensor: str = "k", measure: str = "relative") -> Reply:
-        """Return the drift after a step as a buffer, float32 [rows, cols], NaN for "no value"."""
+        """Return the drift after a step as a buffer, float32 [rows, cols], NaN for "no value".
+
+        A second buffer of the same shape has the noise floor of each cell, where it was measured.
+        """
         with self._lock:
             trial = self._trials.get(run)
         if trial is None:
@@ -163,7 +166,8 @@ class SplicePanel(Panel):
             "run_range": _range(frames),
             "cached_range": _range(frames[_first_cached(trial) :]),
         }
-        return Reply(result, (values,))
+        floor = trial.floor(tensor, measure)
+        return Reply(result, (values,) if floor is None else (values, np.ascontiguousarray(floor)))
 
     def _try(self, settings: SpliceSettings) -> SpliceTrial:
         desk, engine = self.desk, self.desk.engine
@@ -317,7 +321,10 @@ class SplicePanel(Panel):
     # -- as a table and a page ----------------------------------------------------------------------------
 
     def to_frame(self) -> pl.DataFrame:
-        """Return the drift of all trials, one row per trial, step, tensor, measure, layer and head."""
+        """Return the drift of all trials, one row per trial, step, tensor, measure, layer and head.
+
+        ``floor`` is the noise floor of the cell, null where it was not measured.
+        """
         import polars as pl
 
         tables = [
@@ -336,6 +343,7 @@ class SplicePanel(Panel):
             "layer": pl.Int64,
             "head": pl.Int64,
             "value": pl.Float32,
+            "floor": pl.Float32,
         }
         return pl.concat([pl.DataFrame(schema=schema), *(table for table in tables if table is not None)])
 
@@ -414,6 +422,7 @@ def _long(trial: SpliceTrial, tensor: str, measure: str) -> pl.DataFrame | None:
     frames = trial.frames(tensor, measure)
     if frames is None:
         return None
+    floor = trial.floor(tensor, measure)
     step, layer, head = (index.ravel() for index in np.indices(frames.shape))
     names = np.array([item.name for item in trial.steps])
     return pl.DataFrame(
@@ -427,5 +436,9 @@ def _long(trial: SpliceTrial, tensor: str, measure: str) -> pl.DataFrame | None:
             "layer": layer.astype(np.int64),
             "head": head.astype(np.int64),
             "value": np.ascontiguousarray(frames).ravel(),
+            "floor": pl.Series(
+                [None] * frames.size if floor is None else np.tile(floor.ravel(), len(frames)),
+                dtype=pl.Float32,
+            ),
         }
     )

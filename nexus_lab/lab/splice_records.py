@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nexus_lab.lab.splice_film import MEASURES, FilmStep
 from nexus_lab.lab.splice_parts import TrialError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from nexus_lab.errors import Decline
@@ -94,6 +95,9 @@ class SpliceTrial:
         float32 [n_steps, 2, 3, n_layer, n_head_kv]: K and V by ``MEASURES``; ``None`` without a reference.
     attention_drift
         float32 [n_steps, 3, n_layer, n_head].
+    drift_floor, attention_floor
+        What the same prefill drifts by with the rows before the block in other cells, as one step of the two:
+        float32 [2, 3, n_layer, n_head_kv] and [3, n_layer, n_head]; ``None`` where it was not measured.
     """
 
     id: str
@@ -116,10 +120,12 @@ class SpliceTrial:
     attention_declined: Decline | None
     drift: NDArray[np.float32] | None
     attention_drift: NDArray[np.float32] | None
+    drift_floor: NDArray[np.float32] | None = None
+    attention_floor: NDArray[np.float32] | None = None
 
     def to_part(self) -> dict[str, Any]:
         """Return what views show of it, without the arrays."""
-        hidden = ("drift", "attention_drift")
+        hidden = ("drift", "attention_drift", "drift_floor", "attention_floor")
         shown = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in hidden}
         return {**shown, "has_attention": self.has_attention}
 
@@ -136,12 +142,33 @@ class SpliceTrial:
         TrialError
             When there is no such tensor or measure.
         """
-        if measure not in MEASURES or tensor not in ("k", "v", "attention"):
-            raise TrialError(
-                f"nothing is measured as {tensor!r}, {measure!r}",
-                next_step="choose k, v or attention, and relative, absolute or signed",
-            )
-        at = MEASURES.index(measure)
+        at = _place(tensor, measure)
         if tensor == "attention":
             return None if self.attention_drift is None else self.attention_drift[:, at]
         return None if self.drift is None else self.drift[:, "kv".index(tensor), at]
+
+    def floor(self, tensor: str, measure: str) -> NDArray[np.float32] | None:
+        """Return the noise floor of each cell, float32 [rows, columns]; ``None`` where it was not measured.
+
+        Raises
+        ------
+        TrialError
+            When there is no such tensor or measure.
+        """
+        at = _place(tensor, measure)
+        whole = self.attention_floor if tensor == "attention" else self.drift_floor
+        if whole is None:
+            return None
+        floor: NDArray[np.float32] = np.abs(
+            whole[at] if tensor == "attention" else whole["kv".index(tensor), at]
+        )
+        return floor
+
+
+def _place(tensor: str, measure: str) -> int:
+    if measure not in MEASURES or tensor not in ("k", "v", "attention"):
+        raise TrialError(
+            f"nothing is measured as {tensor!r}, {measure!r}",
+            next_step="choose k, v or attention, and relative, absolute or signed",
+        )
+    return MEASURES.index(measure)

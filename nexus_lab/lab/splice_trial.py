@@ -6,7 +6,7 @@ conversation stays as it is. The time to first token is that of one uncut splice
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ __all__ = ["run_trial"]
 
 _FORCED = 40
 _SHOWN = 8
+_SEED = 7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +136,8 @@ class _Findings:
     steps: tuple[FilmStep, ...] = ()
     drift: NDArray[np.float32] | None = None
     attention: NDArray[np.float32] | None = None
+    floor: NDArray[np.float32] | None = None
+    attention_floor: NDArray[np.float32] | None = None
     attention_declined: Decline | None = None
     measured: MeasuredSplice | None = None
     measure_declined: Decline | None = None
@@ -189,7 +192,36 @@ def _reference(
     except ContextFull as error:
         findings.measure_declined = no_room(error)
         return None
+    watch("floor")
+    # Without the cells for it there is no floor to show; the drift itself needs none.
+    with suppress(ContextFull):
+        findings.floor, findings.attention_floor = _floor(engine, seq, asked, reference)
     return reference
+
+
+def _floor(
+    engine: Engine, seq: int, asked: _Asked, reference: _Reference
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """Prefill the block once more, behind the rows of `seq` in other cells, and compare as a splice is.
+
+    Returns
+    -------
+    tuple
+        Drift as one frame of a film, and attention as one frame of its own; ``None`` without tokens before
+        the block, since there is no other order then.
+    """
+    parts, n_past = asked.parts, len(asked.parts.before)
+    if not n_past:
+        return None, None
+    with engine.scratch_sequence() as own:
+        state = engine.save_state(seq)
+        engine.restore_state(state.take(np.random.default_rng(_SEED).permutation(state.n_cells)), own)
+        engine.prefill(own, parts.block, start=n_past, logits="none")
+        rows = engine.save_state(own, start=n_past, stop=n_past + len(parts.block))
+        drift = reference.rows.drift([rows], first=n_past, n_head_kv=engine.info.n_head_kv)
+        if reference.attention is None:
+            return drift, None
+        return drift, _attention_drift(_next(engine, own, asked)[1], reference.attention, parts)
 
 
 def _refer(engine: Engine, seq: int, asked: _Asked) -> _Reference:
@@ -310,13 +342,19 @@ def _attention(engine: Engine, seq: int, asked: _Asked, reference: _Reference | 
     """
     if reference is None or reference.attention is None:
         raise TrialError("no attention was captured", next_step="report this")
-    start, stop = len(asked.parts.before), len(asked.parts.before) + len(asked.parts.block)
     with engine.scratch_sequence() as copy:
-        engine.copy_sequence(seq, copy, 0, stop)
+        engine.copy_sequence(seq, copy, 0, len(asked.parts.before) + len(asked.parts.block))
         _, rows = _next(engine, copy, asked)
-    difference = np.asarray(rows) - reference.attention
+    return _attention_drift(rows, reference.attention, asked.parts)
+
+
+def _attention_drift(
+    rows: NDArray[np.float32] | None, reference: NDArray[np.float32], parts: TrialParts
+) -> NDArray[np.float32]:
+    start, stop = len(parts.before), len(parts.before) + len(parts.block)
+    difference = np.asarray(rows) - reference
     absolute = np.abs(difference).mean(axis=2)
-    weight = reference.attention.mean(axis=2)
+    weight = reference.mean(axis=2)
     signed = difference[..., start:stop].sum(axis=2)
     return np.stack([absolute, absolute / np.where(weight > 0, weight, 1.0), signed]).astype(np.float32)
 
@@ -369,7 +407,7 @@ def _record(
     size: int = 0,
     anchored: bool = False,
 ) -> SpliceTrial:
-    for array in (findings.drift, findings.attention):
+    for array in (findings.drift, findings.attention, findings.floor, findings.attention_floor):
         if array is not None:
             array.flags.writeable = False
     n_tokens = len(asked.parts.block)
@@ -391,6 +429,8 @@ def _record(
         attention_declined=findings.attention_declined,
         drift=findings.drift,
         attention_drift=findings.attention,
+        drift_floor=findings.floor,
+        attention_floor=findings.attention_floor,
         n_layer=engine.info.n_layer,
         n_head_kv=engine.info.n_head_kv,
         n_head=engine.info.n_head,

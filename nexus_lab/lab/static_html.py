@@ -90,9 +90,11 @@ def splice_fragment(
     trial: SpliceTrial | None, last: Sequence[Mapping[str, Any]], unavailable: Decline | None
 ) -> str:
     """Return a splice trial: its measures, its steps, and the drift after the last of them."""
-    figures, means = [], None
+    figures, means, floors = [], None, {}
     if trial is not None and trial.drift is not None:
         means = {tensor: _means(trial, tensor) for tensor in ("k", "v")}
+        found = {tensor: trial.floor(tensor, "relative") for tensor in ("k", "v")}
+        floors = {tensor: number(float(floor.mean())) for tensor, floor in found.items() if floor is not None}
         for tensor in ("k", "v"):
             frames = np.asarray(trial.frames(tensor, "relative"))
             limits = heat_range(frames[_first_in_cache(trial) :], signed=False)
@@ -107,7 +109,13 @@ def splice_fragment(
         label = "Attention on the block, spliced minus prefill"
         figures.append((label, heat_figure(values, signed=True, head="head")))
     return _render(
-        "splice.html.j2", trial=trial, figures=figures, means=means, last=last, unavailable=unavailable
+        "splice.html.j2",
+        trial=trial,
+        figures=figures,
+        means=means,
+        floors=floors,
+        last=last,
+        unavailable=unavailable,
     )
 
 

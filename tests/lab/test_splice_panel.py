@@ -105,6 +105,39 @@ def test_behind_its_own_context_an_unrepaired_splice_is_at_the_floor(anchored, f
     assert elsewhere.mean() > 3 * written.mean()
 
 
+def test_each_cell_has_a_noise_floor_that_exact_work_keeps_to(repaired, full, desk):
+    info = desk.engine.info
+    for tensor in ("k", "v"):
+        floor = full.floor(tensor, "relative")
+        assert floor.shape == (info.n_layer, info.n_head_kv)
+        # The first layer's rows depend on nothing before them; from then on sums run in another order.
+        assert not floor[0].any()
+        assert (floor[1:] > 0).mean() > 0.9
+        exact = full.frames(tensor, "relative")[-1]
+        assert exact.mean() < 3 * floor.mean()
+        unrepaired = repaired.frames(tensor, "relative")[2]
+        assert unrepaired.mean() > 3 * repaired.floor(tensor, "relative").mean()
+        assert (repaired.floor(tensor, "signed") >= 0).all()
+    assert repaired.floor("attention", "absolute").shape == (info.n_layer, info.n_head)
+    assert full.floor("attention", "absolute") is None
+    with pytest.raises(TrialError):
+        full.floor("q", "signed")
+
+
+def test_without_cells_for_the_floor_the_drift_is_shown_alone(panel, monkeypatch):
+    def no_room(*_arguments):
+        raise ContextFull(350, 100, 2048)
+
+    monkeypatch.setattr(splice_trial, "_floor", no_room)
+    trial = panel.run(settings(repair="none"))
+    assert trial.floor("k", "relative") is None
+    assert trial.measured is not None
+    assert len(panel.frame(trial.id, 0).buffers) == 1
+    assert (
+        panel.to_frame().filter(trial=trial.id)["floor"].null_count() == trial.frames("k", "signed").size * 6
+    )
+
+
 def test_all_rows_out_of_the_cache_is_no_value(full):
     at = [step.name for step in full.steps].index("invalidate")
     assert np.isnan(full.frames("k", "relative")[at]).all()
@@ -156,7 +189,8 @@ def test_without_the_measure_no_reference_runs(panel, monkeypatch):
 
 def test_a_frame_comes_as_a_buffer_with_its_ranges(repaired, panel):
     reply = panel.frame(repaired.id, 7, "v", "signed")
-    (values,) = reply.buffers
+    values, floor = reply.buffers
+    assert (floor == repaired.floor("v", "signed")).all()
     assert (values == repaired.frames("v", "signed")[7]).all()
     assert values.flags.c_contiguous
     assert (reply.result["rows"], reply.result["cols"]) == values.shape

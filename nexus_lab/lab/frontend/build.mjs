@@ -9,7 +9,9 @@ import { fileURLToPath } from "node:url";
 
 /** Names of our own props and of the client: on no wire, on no interface of the DOM, never used as text. */
 const INTERNAL =
-  /^(client|part|draft|stepper|digits|rowKey|onValue|onPick|onCheck|onEnter|primary|quiet|tight|flush)$/;
+  /^(client|part|draft|stepper|digits|rowKey|headClass|columns|cell|extent|centre|busy|pressed|onValue|onPick|onCheck|onEnter|onStep|onMove|onDone|onRun|onRerun|budgetKind|ownColours|stoppable|nextBreakpoint|wantPieces|openKeys|setTau|primary|quiet|tight|flush|peek|layer|layers|head|heads|options|chosen|wrap)$/;
+/** Attributes of elements, which `src/jsx.ts` gives their full names again. */
+const ATTRIBUTES = /^(class|disabled|onClick|onInput|onKeyDown|placeholder|role|scope|tabIndex|title)$/;
 
 const here = dirname(fileURLToPath(import.meta.url));
 const common = {
@@ -45,7 +47,7 @@ if (process.argv.includes("--dev")) {
     entryPoints: { widget: "src/widget.tsx" },
     outdir: out,
     minify: true,
-    mangleProps: INTERNAL,
+    mangleProps: new RegExp(`${INTERNAL.source}|${ATTRIBUTES.source}`),
   });
   await build({
     ...common,

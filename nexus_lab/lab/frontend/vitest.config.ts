@@ -1,6 +1,8 @@
 import { defineConfig } from "vitest/config";
 
 export default defineConfig({
+  // The built bundle, which is tested as well, stands beside this folder.
+  server: { fs: { allow: [".."] } },
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   test: {
     environment: "jsdom",

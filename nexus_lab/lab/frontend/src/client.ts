@@ -92,10 +92,10 @@ const HOLDING =
 /** A part with those items of its lists that the view has had before. */
 function joined(had: unknown, part: unknown, kept: Record<string, KeptItems>): unknown {
   const whole = { ...(part as Record<string, unknown[]>) };
-  for (const [field, [skip, head, tail, drop]] of Object.entries(kept)) {
+  for (const [field, [skip, front, back, drop]] of Object.entries(kept)) {
     const old = (had as typeof whole)[field]!;
     const end = old.length - drop;
-    whole[field] = [...old.slice(skip, skip + head), ...whole[field]!, ...old.slice(end - tail, end)];
+    whole[field] = [...old.slice(skip, skip + front), ...whole[field]!, ...old.slice(end - back, end)];
   }
   return whole;
 }

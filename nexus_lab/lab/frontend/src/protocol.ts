@@ -28,9 +28,9 @@ export type ToKernel =
   | { kind: "ack"; revision: number }
   | { kind: "request"; id: number; method: string; params: Record<string, unknown> };
 
-/** What of a list the view has, around the items that come: before them `head` items after the first `skip`, behind
- * them `tail` items before the last `drop`. */
-export type KeptItems = [skip: number, head: number, tail: number, drop: number];
+/** What of a list the view has, around the items that come: before them `front` items after the first `skip`, behind
+ * them `back` items before the last `drop`. */
+export type KeptItems = [skip: number, front: number, back: number, drop: number];
 
 export type ToView =
   | {
@@ -370,7 +370,8 @@ export interface FrameRequest {
   measure: "relative" | "absolute" | "signed";
 }
 
-/** Reply of `splice.frame`; buffer: float32[rows * cols], row-major, NaN for "no value". */
+/** Reply of `splice.frame`; buffer: float32[rows * cols], row-major, NaN for "no value". A second buffer of that shape
+ * has the noise floor of each cell, where it was measured: what the same prefill drifts by in other cells. */
 export interface FrameReply {
   rows: number;
   cols: number;

@@ -1,4 +1,10 @@
 import { describe, expect, it } from "vitest";
+import { ATTRIBUTES } from "../src/jsx";
+import type { PanelName, ToView } from "../src/protocol";
+import { PARTS, REGISTRY } from "./fixtures";
+import { cachePart, splicePart } from "./fixtures_cache";
+
+const STORY = { cache: cachePart(), splice: splicePart() };
 
 declare const process: { cwd(): string; execPath: string };
 
@@ -24,15 +30,51 @@ describe("bundle", () => {
       hosts.delete("127.0.0.1:8000"); // a placeholder
       expect([...hosts]).toEqual([]);
     }
-    expect(fs.statSync(path.join(fresh, "widget.js")).size).toBeLessThan(150 * 1024);
+    expect(fs.statSync(path.join(fresh, "widget.js")).size).toBeLessThan(150_000);
     fs.rmSync(fresh, { recursive: true });
   });
 
-  it("shortens no name that is on the wire", async () => {
+  it("shortens no name that is on the wire, and gives elements theirs again", async () => {
     const { fs } = await node();
-    const [, names] = /const INTERNAL =\s*\/\^\((.*)\)\$\//.exec(fs.readFileSync("build.mjs", "utf8"))!;
+    const listed = (constant: string) =>
+      new RegExp(`const ${constant} =\\s*/\\^\\((.*)\\)\\$/`).exec(fs.readFileSync("build.mjs", "utf8"))![1]!.split("|");
     const wire: string = fs.readFileSync("src/protocol.ts", "utf8");
-    expect(names!.split("|").filter((name) => new RegExp(`\\b${name}\\??:`).test(wire))).toEqual([]);
+    const names = [...listed("INTERNAL"), ...listed("ATTRIBUTES")];
+    expect(names.filter((name) => new RegExp(`\\b${name}\\??:`).test(wire))).toEqual([]);
+    expect(listed("ATTRIBUTES")).toEqual(Object.keys(ATTRIBUTES));
+    expect(Object.entries(ATTRIBUTES).filter(([key, value]) => key !== value)).toEqual([]);
+  });
+
+  it("draws every panel as the source does", { timeout: 60_000 }, async () => {
+    // @ts-expect-error -- it has no types
+    const built = await import("../../static/widget.js");
+    const source = await import("../src/widget");
+    const drawn = async (widget: typeof source.default, panel: PanelName) => {
+      let hear: (message: ToView, buffers: DataView[]) => void = () => undefined;
+      const model = {
+        get: (name: string) => (name === "panel" ? panel : null),
+        on: (event: string, callback: typeof hear) => void (event === "msg:custom" && (hear = callback)),
+        off: () => undefined,
+        send: () => undefined,
+      };
+      const el = document.createElement("div");
+      document.body.append(el);
+      const end = widget.render({ model, el } as never);
+      const list = REGISTRY.tools;
+      hear({ kind: "parts", revision: 1, parts: { ...STORY, ...PARTS } }, []);
+      hear({ kind: "parts", revision: 2, parts: { registry: { ...REGISTRY, tools: list.slice(1) } }, kept: { registry: { tools: [0, 1, 0, 0] } } }, []);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      // Each view has an id and a group of radio buttons of its own.
+      const html = el.innerHTML.replace(/nl\d+-/g, "nl-");
+      end();
+      el.remove();
+      return html;
+    };
+    for (const panel of Object.keys(PARTS).filter((name) => name !== "bar") as PanelName[]) {
+      const html = await drawn(source.default, panel);
+      expect(html.length, panel).toBeGreaterThan(1000);
+      expect(await drawn(built.default, panel), panel).toBe(html);
+    }
   });
 
   it("writes no markup of its own", async () => {

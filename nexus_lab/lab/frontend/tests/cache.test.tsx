@@ -1,6 +1,4 @@
-import { render } from "preact";
-import { act } from "preact/test-utils";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { layoutTree, trunkColumns } from "../src/panels/cache/tree_layout";
 import { openStepper } from "../src/panels/cache/stepper";
 import { openTokens, readStates } from "../src/panels/cache/tokens_source";
@@ -11,43 +9,13 @@ import { opFacts, opSize, rerunWords, stopsWhere } from "../src/panels/cache/wor
 import { CachePanel } from "../src/panels/cache";
 import { visibleText } from "../src/ui/visible";
 import { cachePart, fakeKernel, foldStory, longCachePart, type FakeKernel } from "./fixtures_cache";
-
-HTMLCanvasElement.prototype.getContext = () => null;
+import { button, choose, click, draw, field, press, settled, type } from "./dom";
 
 let root: HTMLElement;
-const aWhile = () => act(() => new Promise<void>((resolve) => setTimeout(resolve, 5)));
-
-/** Replies, and what follows from them: an effect may ask for more. */
-async function settled(): Promise<void> {
-  for (let round = 0; round < 3; round += 1) await aWhile();
-}
 
 async function show(kernel: FakeKernel): Promise<void> {
-  await act(() => render(<CachePanel client={kernel.client} />, root));
-  await settled();
+  root = await draw(<CachePanel client={kernel.client} />);
 }
-
-function press(target: Element, key: string): Promise<void> {
-  return act(() => void target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
-}
-
-function button(name: string): HTMLButtonElement {
-  const found = [...root.querySelectorAll("button")].find(
-    (one) => one.getAttribute("aria-label") === name || one.textContent?.trim() === name,
-  );
-  if (!found) throw new Error(`no button ${name}`);
-  return found;
-}
-
-beforeEach(() => {
-  root = document.createElement("div");
-  root.className = "nl";
-  document.body.append(root);
-});
-afterEach(() => {
-  render(null, root);
-  root.remove();
-});
 
 describe("Cache panel", () => {
   it("shows the program, where we stand and what the op did", async () => {
@@ -78,7 +46,7 @@ describe("Cache panel", () => {
   it("steps by buttons and keys, and speaks the op", async () => {
     const kernel = fakeKernel();
     await show(kernel);
-    await act(() => button("Step back").click());
+    await click(button(root, "Step back"));
     await settled();
     await press(root.querySelector(".op[aria-current=step]")!, "ArrowLeft");
     await settled();
@@ -122,13 +90,11 @@ describe("Cache panel", () => {
   it("goes to the next breakpoint and sets breakpoints whole", async () => {
     const kernel = fakeKernel({ cache: cachePart(2) });
     await show(kernel);
-    await act(() => button("To next breakpoint").click());
+    await click(button(root, "To next breakpoint"));
     await settled();
     expect(kernel.asked("cache.next_breakpoint")).toHaveLength(1);
     expect(root.textContent).toContain("op 4 of 10");
-    const failed = [...root.querySelectorAll("label")].find((label) => label.textContent?.startsWith("tool failed"));
-    await act(() => void failed?.querySelector("input")?.click());
-    await settled();
+    await click(field(root, /^tool failed/));
     expect(kernel.asked("cache.set_breakpoints")).toEqual([
       { gate: true, declined: true, dkl: true, failed: true, epsilon: 0.02 },
     ]);
@@ -139,11 +105,8 @@ describe("Cache panel", () => {
     await show(kernel);
     expect(root.textContent).toContain("Re-runs the model for 1 op, 38 tokens.");
     const policy = [...root.querySelectorAll("select")].find((select) => select.value === "rolling_drop_repos")!;
-    await act(() => {
-      policy.value = "full";
-      policy.dispatchEvent(new Event("change", { bubbles: true }));
-    });
-    await act(() => button("Fork as r-015").click());
+    await choose(policy, "full");
+    await click(button(root, "Fork as r-015"));
     await settled();
     expect(kernel.asked("cache.fork")).toEqual([{ at: 9, settings: { policy: "full", repair: "leading", k: 4 } }]);
     expect(root.textContent).toContain("r-015 forked from op 9: 1 op, 38 tokens run again. Turn 4 is asked again.");
@@ -152,15 +115,9 @@ describe("Cache panel", () => {
   it("refuses to fork with K of 1, with the formula", async () => {
     const kernel = fakeKernel();
     await show(kernel);
-    const label = [...root.querySelectorAll("label")].find((one) => one.textContent === "K")!;
-    const field = label.querySelector("input")!;
-    await act(() => {
-      field.value = "1";
-      field.dispatchEvent(new Event("input", { bubbles: true }));
-    });
-    await act(() => void field.dispatchEvent(new Event("change", { bubbles: true })));
+    await type(field(root, "K"), "1", true);
     expect(root.textContent).toContain("K must exceed 1");
-    await act(() => button("Fork as r-015").click());
+    await click(button(root, "Fork as r-015"));
     expect(kernel.asked("cache.fork")).toHaveLength(0);
   });
 

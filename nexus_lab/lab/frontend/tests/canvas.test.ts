@@ -93,7 +93,7 @@ describe("heatmap", () => {
   });
 
   const values = Float32Array.from([0.1, -0.4, Number.NaN, 0.3, 0.2, 0.3]);
-  const data: HeatmapData = { layers: 2, heads: 3, values, range: [-0.35, 0.25], map: VIRIDIS, focus: null };
+  const data: HeatmapData = { layers: 2, heads: 3, values, floor: null, range: [-0.35, 0.25], map: VIRIDIS, focus: null };
   it("ranks by magnitude among the cells that have a value", () => {
     expect(readCell(data, { layer: 0, head: 1 })).toMatchObject({ rank: 1, of: 5, beyond: "below" });
     expect(readCell(data, { layer: 1, head: 0 })).toMatchObject({ rank: 2, of: 5, beyond: "above" });
@@ -108,6 +108,13 @@ describe("heatmap", () => {
     expect(drawn.of("strokeRect")).toHaveLength(1);
     expect(drawn.of("fill")).toHaveLength(3);
     expect(drawn.of("fillRect")[0]?.fill).toMatch(/^rgb\(/);
+  });
+  it("marks the cells within their noise floor, by magnitude", () => {
+    const drawn = recordingContext();
+    const floor = Float32Array.from([0.1, 0.5, 1, 0.2, 0.1, 0.1]);
+    drawHeatmap(drawn.ctx, { ...data, floor }, THEME, { width: 300, height: 200 });
+    expect(drawn.of("fillRect").filter(({ fill }) => fill === "#fff")).toHaveLength(2);
+    expect(readCell({ ...data, floor }, { layer: 0, head: 1 }).floor).toBe(0.5);
   });
   it("rings the focus cell in the accent", () => {
     const drawn = recordingContext();

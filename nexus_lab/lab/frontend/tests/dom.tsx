@@ -1,5 +1,5 @@
 /** A view in a document, driven as a user would. */
-import { render } from "preact";
+import { render, type JSX } from "preact";
 import { act } from "preact/test-utils";
 import { afterEach, expect } from "vitest";
 import { Workbench } from "../src/app";
@@ -8,11 +8,20 @@ import type { PanelName } from "../src/protocol";
 
 let shown: HTMLElement | null = null;
 
-export function mount(client: Client, only: PanelName | null = null): HTMLElement {
+function put(view: JSX.Element): HTMLElement {
   const place = document.createElement("div");
   document.body.append(place);
   shown = place;
-  void act(() => render(<Workbench client={client} only={only} />, place));
+  void act(() => render(view, place));
+  return place;
+}
+
+export const mount = (client: Client, only: PanelName | null = null) => put(<Workbench client={client} only={only} />);
+
+/** A panel without the shell around it, once what it asked for at first has come. */
+export async function draw(panel: JSX.Element): Promise<HTMLElement> {
+  const place = put(<div class="nl">{panel}</div>);
+  await settled();
   return place;
 }
 
@@ -31,6 +40,11 @@ export async function settle(): Promise<void> {
   await act(async () => {
     await new Promise((resolve) => setTimeout(resolve, 5));
   });
+}
+
+/** Replies, and what follows from them: an effect may ask for more. */
+export async function settled(): Promise<void> {
+  for (let round = 0; round < 3; round += 1) await settle();
 }
 
 export async function change(action: () => void): Promise<void> {

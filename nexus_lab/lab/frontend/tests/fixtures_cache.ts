@@ -381,7 +381,9 @@ function answerStory(parts: Partial<Parts>, method: string, params: Record<strin
   if (method === "cache.fork") return { result: { run: "r-015", rerun_ops: 1, rerun_tokens: 38, at: Number(params.at), note: "Turn 4 is asked again." } };
   if (method === "splice.frame" && parts.splice?.run) {
     const { reply, values } = driftFrame(params as unknown as FrameRequest, parts.splice.run);
-    return { result: reply, buffers: [values] };
+    // Every head of the first two layers is within its floor, and no other.
+    const floor = values.map((value, index) => (index < 2 * reply.cols ? 2 * Math.abs(value) : Math.abs(value) / 5));
+    return { result: reply, buffers: params.tensor === "v" ? [values] : [values, floor.map((value) => value || 0)] };
   }
   if (method === "splice.run") return { result: spliceRun() };
   return { result: {} };

@@ -1,7 +1,5 @@
-import { render } from "preact";
-import { act } from "preact/test-utils";
 import { signal } from "@preact/signals";
-import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { floorWords, likeliest, speedWords } from "../src/panels/splice/cards";
 import { budgetChoice, calibratedBudget } from "../src/panels/splice/draft";
 import { FRAME_MS, fetchOrder, frameValues, openFilm } from "../src/panels/splice/film";
@@ -11,49 +9,15 @@ import { cellText, driftNumber, figureRange } from "../src/panels/splice/reading
 import { SplicePanel } from "../src/panels/splice";
 import type { FrameReply } from "../src/protocol";
 import { fakeKernel, M_ROPE, SETTINGS, splicePart, spliceRun, type FakeKernel } from "./fixtures_cache";
-
-HTMLCanvasElement.prototype.getContext = () => null;
+import { button, click, draw, press, settled, type } from "./dom";
 
 let root: HTMLElement;
-const aWhile = () => act(() => new Promise<void>((resolve) => setTimeout(resolve, 5)));
-
-/** Replies, and what follows from them: an effect may ask for more. */
-async function settled(): Promise<void> {
-  for (let round = 0; round < 3; round += 1) await aWhile();
-}
 
 async function show(kernel: FakeKernel): Promise<void> {
-  await act(() => render(<SplicePanel client={kernel.client} />, root));
-  await settled();
+  root = await draw(<SplicePanel client={kernel.client} />);
 }
 
-function named(name: string): HTMLElement {
-  const found = [...root.querySelectorAll<HTMLElement>("button")].find((one) => one.textContent?.trim() === name);
-  if (!found) throw new Error(`no button ${name}`);
-  return found;
-}
-
-function press(target: Element, key: string): Promise<void> {
-  return act(() => void target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
-}
-
-function slide(value: string): Promise<void> {
-  const slider = root.querySelector<HTMLInputElement>(".kslider")!;
-  return act(() => {
-    slider.value = value;
-    slider.dispatchEvent(new Event("input", { bubbles: true }));
-  });
-}
-
-beforeEach(() => {
-  root = document.createElement("div");
-  root.className = "nl";
-  document.body.append(root);
-});
-afterEach(() => {
-  render(null, root);
-  root.remove();
-});
+const slide = (value: string) => type(root.querySelector<HTMLInputElement>(".kslider")!, value);
 
 describe("Splice panel", () => {
   it("sets each result beside what it is compared with", async () => {
@@ -84,7 +48,7 @@ describe("Splice panel", () => {
     const figure = root.querySelector(".hm")!;
     for (let layer = 0; layer < 4; layer += 1) await press(figure, "ArrowRight");
     await press(figure, "ArrowDown");
-    expect(kernel.client.live.value).toMatch(/^Layer 4, KV head 1: K drift 0\.\d{3}, rank \d+ of 89$/);
+    expect(kernel.client.live.value).toMatch(/^Layer 4, KV head 1: K drift 0\.\d{3}, rank \d+ of 89, 5\.0× floor$/);
     await press(figure, "ArrowDown");
     expect(kernel.client.live.value).toBe("Layer 4, KV head 2: K drift has no value (no row was read)");
     await press(figure, "Home");
@@ -94,18 +58,30 @@ describe("Splice panel", () => {
   it("gives the values as a table", async () => {
     await show(fakeKernel());
     await settled();
-    await act(() => named("Table").click());
+    await click(button(root, "Table"));
     expect(root.querySelectorAll(".hmtable tbody tr")).toHaveLength(30);
     expect(root.querySelector(".hmtable")?.textContent).toContain("no value");
     expect(root.querySelector(".hmtable")?.textContent).toContain("▲");
   });
 
+  it("shows the noise floor as text, as a mark and in the table, where it was measured", async () => {
+    await show(fakeKernel());
+    const told = () => root.querySelector(".drift")!.textContent!;
+    expect(told()).toMatch(/Noise floor: median 0\.\d{3}, largest 0\.\d{3} \(the same prefill/);
+    expect(told()).toContain("6 of 90 cells are within theirs");
+    expect(told()).toContain("within its noise floor");
+    await click(button(root, "Table"));
+    expect(root.querySelectorAll(".hmtable tbody tr")[1]!.textContent!.split(" ·")).toHaveLength(4);
+    await click(button(root, "V"));
+    expect(told()).not.toContain("oise floor");
+  });
+
   it("offers to capture attention, and sends it with the run", async () => {
     const kernel = fakeKernel();
     await show(kernel);
-    await act(() => named("Attention").click());
+    await click(button(root, "Attention"));
     expect(root.textContent).toContain("Attention was not captured");
-    await act(() => named("Capture attention and run again").click());
+    await click(button(root, "Capture attention and run again"));
     expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, attention: true } }]);
   });
 
@@ -118,7 +94,7 @@ describe("Splice panel", () => {
     await slide("1");
     expect(root.textContent).toContain("K must exceed 1");
     expect(root.querySelector(".curve canvas")).toBeNull();
-    await act(() => named("Run splice").click());
+    await click(button(root, "Run splice"));
     expect(kernel.asked("splice.run")).toHaveLength(0);
   });
 
@@ -127,8 +103,8 @@ describe("Splice panel", () => {
     await show(kernel);
     await slide("6");
     const curve = [...root.querySelectorAll<HTMLInputElement>('input[type="radio"]')][1]!;
-    await act(() => curve.click());
-    await act(() => named("Run splice").click());
+    await click(curve);
+    await click(button(root, "Run splice"));
     expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, k: 6, budget: null } }]);
   });
 
@@ -149,7 +125,7 @@ describe("Splice panel", () => {
     const kernel = fakeKernel({ splice: { ...splicePart(), unavailable: M_ROPE } });
     await show(kernel);
     expect(root.textContent).toContain("No curve for this model");
-    await act(() => named("Run splice").click());
+    await click(button(root, "Run splice"));
     expect(kernel.asked("splice.run")).toHaveLength(0);
   });
 
@@ -159,7 +135,7 @@ describe("Splice panel", () => {
     await show(kernel);
     expect(root.querySelectorAll(".card")[0]?.textContent).toContain("not measured");
     expect(kernel.asked("splice.frame")).toHaveLength(0);
-    await act(() => named("Measure and run again").click());
+    await click(button(root, "Measure and run again"));
     expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, measure: true } }]);
   });
 
@@ -242,10 +218,13 @@ describe("player", () => {
 describe("words of the splice", () => {
   it("read a cell with its rank and its place in the range", () => {
     const cell = { layer: 17, head: 2 };
-    expect(cellText(cell, { value: 0.0634, rank: 31, of: 89, beyond: null }, "KV head", "k")).toBe(
+    expect(cellText(cell, { value: 0.0634, rank: 31, of: 89, beyond: null, floor: null }, "KV head", "k")).toBe(
       "Layer 17, KV head 2: K drift 0.063, rank 31 of 89",
     );
-    expect(cellText(cell, { value: 0.34, rank: 1, of: 89, beyond: "above" }, "query head", "attention")).toBe(
+    const noisy = { value: -0.06, rank: 3, of: 89, beyond: null };
+    expect(cellText(cell, { ...noisy, floor: 0.02 }, "KV head", "k")).toMatch(/rank 3 of 89, 3\.0× floor$/);
+    expect(cellText(cell, { ...noisy, floor: 0.06 }, "KV head", "k")).toMatch(/, within its noise floor$/);
+    expect(cellText(cell, { value: 0.34, rank: 1, of: 89, beyond: "above", floor: null }, "query head", "attention")).toBe(
       "Layer 17, query head 2: attention drift 0.340, rank 1 of 89, above the range",
     );
   });

@@ -93,7 +93,7 @@ const heatmap: NexusBench["heatmap"] = async ({ rows, cols, frames, width = WIDT
     const start = performance.now();
     const ctx = prepareCanvas(canvas, width, height);
     if (!ctx) throw new Error("no canvas context");
-    const data = { layers: rows, heads: cols, values, range: [0, 0.25] as const, map: VIRIDIS, focus: { layer: 0, head: 0 } };
+    const data = { layers: rows, heads: cols, values, floor: null, range: [0, 0.25] as const, map: VIRIDIS, focus: { layer: 0, head: 0 } };
     drawHeatmap(ctx, data, readTheme(canvas), { width, height });
     draw_ms.push(performance.now() - start);
   }

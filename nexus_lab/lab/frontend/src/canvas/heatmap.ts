@@ -3,7 +3,7 @@
  * under a point, the walk by keys, and what the read-out says.
  *
  * Marks: a cell without a value is left empty with an edge and a cross; one beyond the range has the end colour and
- * a triangle in its upper right corner (above) or lower right corner (below).
+ * a triangle in its upper right corner (above) or lower right corner (below); one within its noise floor has a point.
  */
 
 import { cssColorAt, type ColorMap } from "./colormap";
@@ -17,6 +17,8 @@ export interface HeatmapData {
   heads: number;
   /** Row-major by layer: `values[layer * heads + head]`; NaN for "no value". */
   values: Float32Array;
+  /** Noise floor of each cell, where it was measured. */
+  floor: Float32Array | null;
   range: readonly [number, number];
   map: ColorMap;
   focus: HeatmapCell | null;
@@ -88,11 +90,19 @@ export interface CellReading {
   /** Number of cells that have a value. */
   of: number;
   beyond: "above" | "below" | null;
+  floor: number | null;
+}
+
+/** Whether the value at an index is no larger than what two exact computations differ by. */
+export function isNoise({ values, floor }: Pick<HeatmapData, "values" | "floor">, index: number): boolean {
+  return floor !== null && Math.abs(values[index]!) <= floor[index]!;
 }
 
 /** Value of a cell, its rank by magnitude, and whether it lies beyond the range. */
 export function readCell(data: Omit<HeatmapData, "focus" | "map">, cell: HeatmapCell): CellReading {
-  const value = data.values[cell.layer * data.heads + cell.head] ?? Number.NaN;
+  const index = cell.layer * data.heads + cell.head;
+  const value = data.values[index] ?? Number.NaN;
+  const floor = data.floor?.[index] ?? null;
   const size = Math.abs(value);
   let of = 0;
   let larger = 0;
@@ -101,9 +111,9 @@ export function readCell(data: Omit<HeatmapData, "focus" | "map">, cell: Heatmap
     of += 1;
     if (Math.abs(other) > size) larger += 1;
   }
-  if (Number.isNaN(value)) return { value, rank: null, of, beyond: null };
+  if (Number.isNaN(value)) return { value, rank: null, of, beyond: null, floor };
   const beyond = value > data.range[1] ? "above" : value < data.range[0] ? "below" : null;
-  return { value, rank: larger + 1, of, beyond };
+  return { value, rank: larger + 1, of, beyond, floor };
 }
 
 function drawCross(ctx: CanvasRenderingContext2D, x: number, y: number, layout: HeatmapLayout, theme: CanvasTheme): void {
@@ -130,6 +140,13 @@ function drawCorner(ctx: CanvasRenderingContext2D, x: number, y: number, layout:
   ctx.fill();
 }
 
+function drawPoint(ctx: CanvasRenderingContext2D, x: number, y: number, { wide, tall }: HeatmapLayout): void {
+  for (const [ink, side] of [["#000", 4], ["#fff", 2]] as const) {
+    ctx.fillStyle = ink;
+    ctx.fillRect(x + (wide - 1 - side) / 2, y + (tall - 1 - side) / 2, side, side);
+  }
+}
+
 function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: CanvasTheme, layout: HeatmapLayout): void {
   const { wide, tall, left } = layout;
   const [low, high] = data.range;
@@ -139,7 +156,8 @@ function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: Canv
     const x = left + layer * wide;
     for (let head = 0; head < data.heads; head += 1) {
       const y = FOCUS_MARGIN + head * tall;
-      const value = data.values[layer * data.heads + head] ?? Number.NaN;
+      const index = layer * data.heads + head;
+      const value = data.values[index] ?? Number.NaN;
       const color = cssColorAt(data.map, (value - low) * scale);
       if (color === null) {
         drawCross(ctx, x, y, layout, theme);
@@ -149,6 +167,7 @@ function drawCells(ctx: CanvasRenderingContext2D, data: HeatmapData, theme: Canv
       ctx.fillRect(x, y, wide - 1, tall - 1);
       if (value > high) drawCorner(ctx, x, y, layout, data.map.endInk, true);
       else if (value < low) drawCorner(ctx, x, y, layout, lowInk, false);
+      if (isNoise(data, index)) drawPoint(ctx, x, y, layout);
     }
   }
 }

@@ -12,6 +12,8 @@ export type FilmQuery = Omit<FrameRequest, "step">;
 export interface Frame {
   reply: FrameReply;
   values: Float32Array;
+  /** Noise floor of each cell, where it was measured. */
+  floor: Float32Array | null;
 }
 
 export interface Film {
@@ -71,7 +73,8 @@ export function openFilm(client: Pick<Client, "request">): Film {
     mine.add(step);
     try {
       const { result, buffers } = await client.request<FrameReply>("splice.frame", { ...current, step });
-      if (asked === key) keep(step, { reply: result, values: frameValues(result, buffers[0]) });
+      const floor = buffers[1] ? frameValues(result, buffers[1]) : null;
+      if (asked === key) keep(step, { reply: result, values: frameValues(result, buffers[0]), floor });
     } catch (error) {
       if (asked === key) {
         queue = [];

@@ -3,13 +3,13 @@ import type { Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { drawColorBar, VIK, VIRIDIS } from "../../canvas/colormap";
-import { cellAt, clampCell, drawHeatmap, layoutHeatmap, readCell, walkCells, type HeatmapCell } from "../../canvas/heatmap";
+import { cellAt, clampCell, drawHeatmap, isNoise, layoutHeatmap, readCell, walkCells, type HeatmapCell } from "../../canvas/heatmap";
 import { numbers, takeKey } from "../../canvas/walk";
 import type { CanvasTheme } from "../../canvas/theme";
 import type { Client } from "../../client";
 import { Canvas, Table, useWidth, type Column } from "../../ui";
 import type { Frame } from "./film";
-import { cellParts, cellText, driftNumber, figureData, figureRange, measureWords, type Measure, type RangeKind, type Tensor } from "./reading";
+import { cellParts, cellText, driftNumber, figureData, figureRange, measureWords, noiseWords, type Measure, type RangeKind, type Tensor } from "./reading";
 
 const BAR = { width: 140, height: 10 };
 
@@ -40,6 +40,7 @@ export function Figure({ client, frame, tensor, measure, range, cell }: FigurePr
   };
   const reading = readCell(data, focus);
   const parts = cellParts(focus, reading, colLabel, tensor);
+  const noise = noiseWords(frame);
   return (
     <>
       <div
@@ -73,6 +74,7 @@ export function Figure({ client, frame, tensor, measure, range, cell }: FigurePr
         )}
         {parts.rest}
       </div>
+      {noise && <div class="num small muted">{noise}</div>}
     </>
   );
 }
@@ -122,38 +124,36 @@ export function FigureLegend({ client, frame, tensor, measure, range }: FigurePr
           below range
         </Mark>
       )}
+      {frame.floor && (
+        <Mark color="#000" path="M6 4h4v4H6z" ink="#fff">
+          within its noise floor
+        </Mark>
+      )}
     </div>
   );
 }
 
-interface DriftRow {
-  layer: number;
-  values: Float32Array;
-}
 
 export function FigureTable({ frame, measure, range }: FigureProps) {
   const { rows, cols, col_label: colLabel } = frame.reply;
   const [low, high] = figureRange(frame.reply, measure, range);
   const short = colLabel === "KV head" ? "head" : "q head";
-  const cell = (value: number) => {
+  const cell = (index: number) => {
+    const value = frame.values[index]!;
     if (Number.isNaN(value)) return "no value";
-    return `${driftNumber(value)}${value > high ? " ▲" : value < low ? " ▼" : ""}`;
+    return `${driftNumber(value)}${value > high ? " ▲" : value < low ? " ▼" : ""}${isNoise(frame, index) ? " ·" : ""}`;
   };
-  const columns: Column<DriftRow>[] = [
-    { head: "Layer", cell: (row) => row.layer },
+  const columns: Column<number>[] = [
+    { head: "Layer", cell: (layer) => layer },
     ...numbers(0, cols).map((head) => ({
       head: `${short} ${head}`,
       right: true,
-      cell: (row: DriftRow) => cell(row.values[head] ?? Number.NaN),
+      cell: (layer: number) => cell(layer * cols + head),
     })),
   ];
-  const data = numbers(0, rows).map((layer) => ({
-    layer,
-    values: frame.values.subarray(layer * cols, (layer + 1) * cols),
-  }));
   return (
     <div class="hmtable" tabIndex={0} role="region" aria-label="Drift values">
-      <Table label="Drift values" columns={columns} rows={data} rowKey={(row) => row.layer} height={300} />
+      <Table label="Drift values" columns={columns} rows={numbers(0, rows)} rowKey={(layer) => layer} height={300} />
     </div>
   );
 }

@@ -1,8 +1,9 @@
 /** What the drift figure says in words and numbers. */
 import { VIK, VIRIDIS } from "../../canvas/colormap";
-import type { CellReading, HeatmapCell, HeatmapData } from "../../canvas/heatmap";
+import { isNoise, type CellReading, type HeatmapCell, type HeatmapData } from "../../canvas/heatmap";
 import { fixed, int, minus, NONE } from "../../format";
 import type { FrameReply, FrameRequest } from "../../protocol";
+import { floorWords } from "./cards";
 import type { Frame } from "./film";
 
 export type Tensor = FrameRequest["tensor"];
@@ -24,7 +25,9 @@ export function cellParts(cell: HeatmapCell, reading: CellReading, colLabel: Fra
   const where = `Layer ${cell.layer}, ${colLabel} ${cell.head}`;
   const what = TENSOR_WORDS[tensor];
   if (reading.rank === null) return { where, what, value: null, rest: " has no value (no row was read)" };
-  const beyond = reading.beyond === null ? "" : `, ${reading.beyond} the range`;
+  let beyond = reading.beyond === null ? "" : `, ${reading.beyond} the range`;
+  const size = Math.abs(reading.value);
+  if (reading.floor !== null) beyond += size <= reading.floor ? ", within its noise floor" : `, ${floorWords(size, reading.floor)}`;
   return { where, what, value: driftNumber(reading.value), rest: `, rank ${int(reading.rank)} of ${int(reading.of)}${beyond}` };
 }
 
@@ -50,10 +53,20 @@ export function figureData(frame: Frame, measure: Measure, kind: RangeKind, focu
     layers: frame.reply.rows,
     heads: frame.reply.cols,
     values: frame.values,
+    floor: frame.floor,
     range: figureRange(frame.reply, measure, kind),
     map: measure === "signed" ? VIK : VIRIDIS,
     focus,
   };
+}
+
+/** What two exact computations differ by, over all cells, and how many cells differ by no more; null where unmeasured. */
+export function noiseWords(frame: Frame): string | null {
+  if (!frame.floor) return null;
+  const floors = [...frame.floor].sort((a, b) => a - b);
+  const within = floors.reduce((sum, _, index) => sum + Number(isNoise(frame, index)), 0);
+  const [middle, most] = [floors[floors.length >> 1]!, floors[floors.length - 1]!].map(driftNumber);
+  return `Noise floor: median ${middle}, largest ${most} (the same prefill, what stands before in other cells); ${int(within)} of ${int(floors.length)} cells are within theirs.`;
 }
 
 /** Quantity of the colour bar. */
