@@ -40,9 +40,19 @@ function figure(source: Table, key: string, title: string, digits: number | null
 
 const turnOf = (source: Table): Column => ({ ...figure(source, "turn", "Turn"), width: "52px" });
 
+/** A table of the file in its own order, each row with its turn first. */
+function listed(
+  trace: Trace,
+  title: string,
+  { name, searched, columns }: { name: string; searched: string[]; columns: (source: Table) => Column[] },
+): Section {
+  const source = table(trace, name);
+  const shown = [turnOf(source), ...columns(source)];
+  return { id: name, title, source, rows: inOrder(source), searched, columns: shown };
+}
+
 function turns(trace: Trace): Section {
-  const source = table(trace, "turns");
-  const seconds: Column = {
+  const seconds = (source: Table): Column => ({
     key: "ttft_s",
     title: "TTFT",
     width: "88px",
@@ -51,23 +61,19 @@ function turns(trace: Trace): Section {
       const value = numberAt(source, "ttft_s", row);
       return duration(value === null ? null : value * 1e9);
     },
-  };
-  return {
-    id: "turns",
-    title: "Turns",
-    source,
-    rows: inOrder(source),
+  });
+  return listed(trace, "Turns", {
+    name: "turns",
     searched: ["request", "tool", "outcome", "answer"],
-    columns: [
-      turnOf(source),
+    columns: (source) => [
       words(source, "outcome", "Outcome", "96px"),
       words(source, "tool", "Tool", "minmax(120px, 1fr)"),
       words(source, "request", "Request", "minmax(160px, 3fr)"),
-      seconds,
+      seconds(source),
       figure(source, "prompt_tokens", "Prompt tokens"),
       figure(source, "generated_tokens", "Generated"),
     ],
-  };
+  });
 }
 
 function spans(trace: Trace): Section {
@@ -126,16 +132,11 @@ function Status({ word }: { word: string }): React.JSX.Element {
   );
 }
 
-function routing(trace: Trace): Section {
-  const source = table(trace, "routing");
-  return {
-    id: "routing",
-    title: "Routing",
-    source,
-    rows: inOrder(source),
+const routing = (trace: Trace): Section =>
+  listed(trace, "Routing", {
+    name: "routing",
     searched: ["query", "tool", "decision", "reason"],
-    columns: [
-      turnOf(source),
+    columns: (source) => [
       words(source, "decision", "Decision", "150px"),
       words(source, "tool", "Tool", "minmax(120px, 1fr)"),
       words(source, "query", "Request", "minmax(160px, 2fr)"),
@@ -143,19 +144,13 @@ function routing(trace: Trace): Section {
       figure(source, "tau", "τ", 4),
       words(source, "reason", "Reason", "minmax(160px, 2fr)"),
     ],
-  };
-}
+  });
 
-function operations(trace: Trace): Section {
-  const source = table(trace, "ops");
-  return {
-    id: "ops",
-    title: "Cache",
-    source,
-    rows: inOrder(source),
+const operations = (trace: Trace): Section =>
+  listed(trace, "Cache", {
+    name: "ops",
     searched: ["op", "note", "block"],
-    columns: [
-      turnOf(source),
+    columns: (source) => [
       words(source, "op", "Operation", "96px"),
       figure(source, "tokens", "Tokens"),
       figure(source, "active_tokens", "Active"),
@@ -163,19 +158,13 @@ function operations(trace: Trace): Section {
       figure(source, "next_position", "Next position"),
       words(source, "note", "Note", "minmax(160px, 2fr)"),
     ],
-  };
-}
+  });
 
-function fidelity(trace: Trace): Section {
-  const source = table(trace, "fidelity");
-  return {
-    id: "fidelity",
-    title: "Fidelity",
-    source,
-    rows: inOrder(source),
+const fidelity = (trace: Trace): Section =>
+  listed(trace, "Fidelity", {
+    name: "fidelity",
     searched: ["tool", "path", "decline_reason"],
-    columns: [
-      turnOf(source),
+    columns: (source) => [
       words(source, "tool", "Tool", "minmax(120px, 1fr)"),
       words(source, "path", "Path", "96px"),
       figure(source, "n_past", "n_past"),
@@ -185,22 +174,15 @@ function fidelity(trace: Trace): Section {
       figure(source, "noise_floor", "Noise floor", 4),
       words(source, "decline_reason", "Declined because", "minmax(120px, 2fr)"),
     ],
-  };
-}
+  });
 
-function messages(trace: Trace): Section {
-  const source = table(trace, "messages");
-  return {
-    id: "messages",
-    title: "Messages",
-    source,
-    rows: inOrder(source),
+const messages = (trace: Trace): Section =>
+  listed(trace, "Messages", {
+    name: "messages",
     searched: ["role", "text", "tool"],
-    columns: [
-      turnOf(source),
+    columns: (source) => [
       words(source, "role", "Role", "88px"),
       words(source, "text", "Text", "minmax(200px, 4fr)"),
       figure(source, "n_tokens", "Tokens"),
     ],
-  };
-}
+  });
