@@ -308,6 +308,8 @@ class Runtime:
             raise TokenError(
                 f"{len(positions)} positions for {len(tokens)} tokens", next_step="give one for each"
             )
+        if not len(tokens):
+            raise TokenError("there are no tokens to compute anew", next_step="give at least one")
         plan = PatchPlan.for_recompute(positions)
         held = self.ledger.positions(seq)
         missing = np.setdiff1d(positions, held)
@@ -322,7 +324,7 @@ class Runtime:
         behind = int(held[-1]) + 1
         try:
             if copies is not None:
-                self._remove_each(seq, shared)
+                self.worker.call(lambda: self._remove_each(seq, shared))
                 self.restore(copies, seq, append=True)
             self._armed = armed
             return self.prefill(seq, tokens, start=behind, logits=logits, on_progress=on_progress)
@@ -336,9 +338,12 @@ class Runtime:
 
     def _copies(self, seq: int, positions: NDArray[np.int32]) -> SequenceState:
         with self.scratch() as scratch:
-            for position in positions.tolist():
-                self.copy(seq, scratch, position, position + 1)
+            self.worker.call(lambda: self._copy_each(seq, scratch, positions))
             return self.save(scratch)
+
+    def _copy_each(self, src: int, dst: int, positions: NDArray[np.int32]) -> None:
+        for position in positions.tolist():
+            self._copy(src, dst, position, position + 1)
 
     def _remove_each(self, seq: int, positions: NDArray[np.int32]) -> None:
         for position in positions.tolist():
