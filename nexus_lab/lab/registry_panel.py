@@ -116,6 +116,8 @@ class RegistryPanel(Panel):
             "problem": problem,
             "last_line": source.last_line,
             "command": source.config.shown() if source.config is not None else None,
+            "line": source.config.line() if source.config is not None else None,
+            "variables": list(source.config.env) if source.config is not None else [],
         }
 
     def _tool_rows(self) -> list[dict[str, Any]]:
@@ -239,16 +241,27 @@ class RegistryPanel(Panel):
         return {"added": max(0, len(self._tools()) - before), "problems": problems}
 
     @job("starting a server")
-    def retry(self, name: str) -> dict[str, Any]:
-        """Start a server again that failed, ended or was stopped."""
+    def retry(
+        self, name: str, line: str | None = None, env: dict[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        """Start a server again that failed, ended or was stopped, as it was or with changes.
+
+        Parameters
+        ----------
+        line
+            Another command line or address; what is masked in it stays what it was.
+        env
+            Variables to set, and with ``None`` to remove; the others stay.
+        """
         source = self.desk.sources.get(name)
         if source is None or source.config is None:
             raise RegistryFormatError(
                 f"there is no server {neutralise(name, limit=60)!r}", next_step="choose one that is listed"
             )
+        config = source.config.edited(line, env)
         if source.server is not None and not source.server.running:
             source.server.close()
-        problems = start_servers(self.desk, [source.config])
+        problems = start_servers(self.desk, [config])
         renewed = self.desk.sources.get(name)
         return {"added": len(renewed.tools) if renewed is not None else 0, "problems": problems}
 

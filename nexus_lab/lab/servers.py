@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from nexus_lab.registry import (
     load_registry_text,
     neutralise,
 )
+from nexus_lab.registry.config import split_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,11 +53,7 @@ def config_of(name: str, *, command: str | None, url: str | None) -> ServerConfi
     """
     if url:
         return ServerConfig(name, url=url)
-    try:
-        program, *arguments = shlex.split(command or "")
-    except ValueError as error:
-        step = "give a program and its arguments, quoted as in a shell"
-        raise RegistryFormatError(f"the command cannot be read: {error}", next_step=step) from None
+    program, *arguments = split_line(command or "")
     return ServerConfig(name or Path(program).name, command=program, args=tuple(arguments))
 
 

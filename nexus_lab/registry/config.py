@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -15,12 +16,13 @@ from nexus_lab.registry.text import neutralise
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MASK", "ServerConfig", "Transport"]
+__all__ = ["MASK", "ServerConfig", "Transport", "split_line"]
 
 MASK = "***"
 _SECRET_OPTION = re.compile(
     r"(?i)^(?P<option>-{0,2}[\w-]*(?:token|secret|passw|api[-_]?key|auth|credential|access[-_]?key)[\w-]*)(?:[=:](?P<value>.+))?$"
 )
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL_WITH_USER = re.compile(r"(?<=//)[^/@\s]+@")
 
 
@@ -30,6 +32,24 @@ class Transport(StrEnum):
     STDIO = "stdio"
     HTTP = "http"
     SSE = "sse"
+
+
+def split_line(line: str) -> list[str]:
+    """Return program and arguments of a command line.
+
+    Raises
+    ------
+    RegistryFormatError
+        When it is empty, or a quotation in it is not closed.
+    """
+    step = "give a program and its arguments, quoted as in a shell"
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise RegistryFormatError(f"the command cannot be read: {error}", next_step=step) from None
+    if not words:
+        raise RegistryFormatError("there is no command", next_step=step)
+    return words
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,6 +105,43 @@ class ServerConfig:
             return neutralise(_mask_url(self.url), limit=400)
         variables = [f"{name}={MASK}" for name in self.env]
         return neutralise(" ".join([*variables, self.command, *_mask_args(self.args)]), limit=400)
+
+    def line(self) -> str:
+        """Return the command line as a shell reads it, or the address, to be edited; secrets are masked."""
+        return _mask_url(self.url) if self.url else shlex.join([self.command, *_mask_args(self.args)])
+
+    def edited(self, line: str | None = None, env: Mapping[str, str | None] | None = None) -> ServerConfig:
+        """Return the configuration with another command line or address, or other variables.
+
+        Parameters
+        ----------
+        line
+            As `line` gives it; words that are still masked keep what they stand for.
+        env
+            Variables to set, and with ``None`` to remove; the others stay as they are.
+
+        Raises
+        ------
+        RegistryFormatError
+            When the line cannot be read or says nothing, or a variable has no name that can be set.
+        """
+        variables = dict(self.env)
+        for name, value in (env or {}).items():
+            if not _VARIABLE.fullmatch(name) or "\0" in (value or ""):
+                raise RegistryFormatError(
+                    f"{neutralise(name, limit=60)!r} is no variable that can be set",
+                    next_step="write NAME=value, one a line",
+                )
+            variables.pop(name, None)
+            if value is not None:
+                variables[name] = value
+        if line is None or line.strip() == self.line():
+            return replace(self, env=variables)
+        if self.url:
+            return replace(self, url=line.strip(), env=variables)
+        known = dict(zip(_mask_args(self.args), self.args, strict=True))
+        command, *args = split_line(line)
+        return replace(self, command=command, args=tuple(known.get(arg, arg) for arg in args), env=variables)
 
     def secrets(self) -> tuple[str, ...]:
         """Return values that must not appear in anything shown, longest first."""

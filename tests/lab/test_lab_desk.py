@@ -170,6 +170,30 @@ def test_a_server_that_fails_shows_its_last_line_and_the_typed_error(ask, files_
     assert "fetch" in files_desk.registry
 
 
+def test_a_server_that_failed_is_started_with_another_command_and_other_variables(ask, files_desk):
+    def row():
+        return files_desk.parts(["registry"])["registry"]["servers"][-1]
+
+    ask("registry.connect", name="raw", command=f"{sys.executable} {RAW_SERVER} exit --token hunter22")
+    assert row()["status"] == "failed"
+    assert "hunter22" not in str(row())
+    assert row()["line"].endswith("exit --token '***'")
+    with pytest.raises(RegistryFormatError):
+        ask("registry.retry", name="raw", env={"A B": "x"})
+    with pytest.raises(RegistryFormatError):
+        ask("registry.retry", name="raw", line="  ")
+    line = row()["line"].replace("exit", "good")
+    assert ask("registry.retry", name="raw", line=line, env={"NEXUS_TEST": "s3cret-value"})["added"] == 1
+    assert (row()["status"], row()["variables"]) == ("ready", ["NEXUS_TEST"])
+    assert "s3cret-value" not in str(row())
+    config = files_desk.sources.get("raw").config
+    assert config.args[-2:] == ("--token", "hunter22")
+    assert config.environment() == {"NEXUS_TEST": "s3cret-value"}
+    ask("registry.stop", name="raw")
+    ask("registry.retry", name="raw", env={"NEXUS_TEST": None})
+    assert files_desk.sources.get("raw").config.env == {}
+
+
 def test_stop_ends_the_start_of_a_server_that_says_nothing(ask, files_desk):
     waiting = ask.later("registry.connect", name="mute", command=f"{sys.executable} {RAW_SERVER} hang")
     eventually(lambda: any(server.pid is not None for server in files_desk.crew.starting))

@@ -121,6 +121,10 @@ export interface ServerRow {
   /** Last line that the server wrote. */
   last_line: string | null;
   command: string | null;
+  /** Command line or address alone, to be edited; secrets in it are masked, and stay what they are. */
+  line: string | null;
+  /** Names of the variables that it is started with; their values are never sent. */
+  variables: string[];
 }
 
 export interface ToolRow {
@@ -170,8 +174,8 @@ export interface LoadReply {
 }
 /** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
  * LoadReply; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
- * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.retry {name}` ->
- * LoadReply (`start` without path and text starts servers that are listed already); `registry.stop {name}`. */
+ * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.retry {name, line?,
+ * env?}` -> LoadReply (`env` sets variables, and with null removes them; `start` without path and text starts servers that are listed already); `registry.stop {name}`. */
 
 // -- routing -----------------------------------------------------------------------------------------------
 

@@ -78,11 +78,12 @@ export function manyTools(count: number): ToolRow[] {
 export const REGISTRY: RegistryPart = {
   name: "triage",
   servers: [
-    { name: "github", transport: "stdio", status: "ready", tools: 16, schema_tokens: 16904, signature_tokens: 1108, problem: null, last_line: null, command: "github-mcp-server stdio" },
-    { name: "files", transport: "stdio", status: "ready", tools: 1, schema_tokens: 2371, signature_tokens: 189, problem: null, last_line: null, command: null },
-    { name: "beacon-status", transport: "http", status: "ready", tools: 3, schema_tokens: 2143, signature_tokens: 169, problem: null, last_line: null, command: null },
+    { name: "github", transport: "stdio", status: "ready", tools: 16, schema_tokens: 16904, signature_tokens: 1108, problem: null, last_line: null, command: "github-mcp-server stdio", line: "github-mcp-server stdio", variables: [] },
+    { name: "files", transport: "stdio", status: "ready", tools: 1, schema_tokens: 2371, signature_tokens: 189, problem: null, last_line: null, command: null, line: null, variables: [] },
+    { name: "beacon-status", transport: "http", status: "ready", tools: 3, schema_tokens: 2143, signature_tokens: 169, problem: null, last_line: null, command: null, line: null, variables: [] },
     {
-      name: "calendar", transport: "stdio", status: "failed", tools: 0, schema_tokens: null, signature_tokens: null, command: "calendar-mcp",
+      name: "calendar", transport: "stdio", status: "failed", tools: 0, schema_tokens: null, signature_tokens: null, command: "CALDAV_TOKEN=*** calendar-mcp",
+      line: "calendar-mcp", variables: ["CALDAV_TOKEN"],
       problem: { type: "ServerStartFailed", message: "exited, code 1", next_step: "Set the variable and retry." },
       last_line: "CALDAV_URL is not set",
     },

@@ -103,6 +103,19 @@ describe("servers", () => {
     expect(kernel.asked("registry.retry")).toEqual([{ name: "calendar" }]);
   });
 
+  it("retries with another command and other variables, on a click and not before", async () => {
+    const { kernel, root } = open();
+    const note = root.querySelector(".note.bad")!;
+    await click(button(note, "Change…"));
+    expect(note.textContent).toContain("Set now: CALDAV_TOKEN");
+    await type(field(note, /^Command/), "calendar-mcp --verbose");
+    await type(field(note, /^Variables/), "CALDAV_URL=http://127.0.0.1/a=b\n\nCALDAV_TOKEN\n");
+    expect(kernel.asked("registry.retry")).toEqual([]);
+    await click(button(note, "Retry with changes"));
+    const env = { CALDAV_URL: "http://127.0.0.1/a=b", CALDAV_TOKEN: null };
+    expect(kernel.asked("registry.retry")).toEqual([{ name: "calendar", line: "calendar-mcp --verbose", env }]);
+  });
+
   it("stops the chosen server", async () => {
     const { kernel, root } = open();
     await click(button(root, /^github/));

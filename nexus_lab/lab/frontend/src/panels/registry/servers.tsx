@@ -1,9 +1,10 @@
 /** The servers: how each stands, what its tools cost, and what to do about one that failed. */
 import type { Signal } from "@preact/signals";
+import { useState } from "preact/hooks";
 import type { Client } from "../../client";
 import { count, int, NONE } from "../../format";
 import type { RegistryPart, ServerRow, Status } from "../../protocol";
-import { Box, Button, Empty, Note, Problem, StatusMark, useAction } from "../../ui";
+import { Box, Button, Empty, Field, Note, Problem, StatusMark, TextField, useAction } from "../../ui";
 
 function standing(server: ServerRow, failing: number): [Status, string] {
   if (server.status === "failed") return ["bad", server.problem?.message ?? "failed"];
@@ -20,8 +21,58 @@ function cost(row: { schema_tokens: number | null; signature_tokens: number | nu
   return `${int(row.schema_tokens)} / ${int(row.signature_tokens)}`;
 }
 
+/** Variables written one a line: NAME=value sets, a bare NAME removes. */
+export function readVariables(text: string): Record<string, string | null> {
+  const lines = text.split("\n").filter((line) => line.trim());
+  return Object.fromEntries(
+    lines.map((line) => {
+      const at = line.indexOf("=");
+      return at < 0 ? [line.trim(), null] : [line.slice(0, at).trim(), line.slice(at + 1)];
+    }),
+  );
+}
+
+/** Starts a server again: as it was, or with another command line or other variables. */
+function Restart({ client, server, verb }: { client: Client; server: ServerRow; verb: string }) {
+  const start = useAction(client, "registry.retry");
+  const [line, setLine] = useState<string | null>(null);
+  const [text, setText] = useState("");
+  const open = line !== null;
+  const run = async () => {
+    const changes = open ? { line, env: readVariables(text) } : {};
+    if ((await start.run({ name: server.name, ...changes })) !== null) setText("");
+  };
+  return (
+    <>
+      {open && (
+        <div class="stack tight">
+          <Field label={server.transport === "http" ? "URL" : "Command with arguments"}>
+            <TextField value={line} onValue={setLine} />
+          </Field>
+          {server.transport === "stdio" && (
+            <Field label="Variables to change: NAME=value sets, NAME alone removes">
+              <textarea class="mono" rows={2} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+            </Field>
+          )}
+          {server.variables.length > 0 && <p class="tiny muted anywhere">Set now: {server.variables.join(", ")}</p>}
+        </div>
+      )}
+      <div class="row acts">
+        <Button disabled={start.busy} onClick={() => void run()}>
+          {start.busy ? "Starting…" : open ? `${verb} with changes` : verb}
+        </Button>
+        {server.line !== null && (
+          <Button quiet aria-expanded={open} onClick={() => setLine(open ? null : server.line)}>
+            {open ? "No changes" : "Change…"}
+          </Button>
+        )}
+      </div>
+      <Problem error={start.problem} />
+    </>
+  );
+}
+
 function FailedServer({ client, server }: { client: Client; server: ServerRow }) {
-  const retry = useAction(client, "registry.retry");
   const { problem, last_line: line } = server;
   return (
     <Note status="bad" class="small" title={`${server.name} did not start`}>
@@ -33,38 +84,28 @@ function FailedServer({ client, server }: { client: Client; server: ServerRow })
       )}
       {problem?.next_step && <p>{problem.next_step}</p>}
       <p>Its tools are left out of the index.</p>
-      <div class="row acts">
-        <Button disabled={retry.busy} onClick={() => void retry.run({ name: server.name })}>
-          {retry.busy ? "Retrying…" : "Retry"}
-        </Button>
-      </div>
-      <Problem error={retry.problem} />
+      <Restart client={client} server={server} verb="Retry" />
     </Note>
   );
 }
 
 function ChosenServer({ client, server }: { client: Client; server: ServerRow }) {
   const stop = useAction(client, "registry.stop");
-  const start = useAction(client, "registry.retry");
   const runs = server.transport !== "file" && (server.status === "ready" || server.status === "starting");
   const rests = server.status === "stopped" || server.status === "listed";
   if (!server.command && !runs && !rests) return null;
   return (
     <div class="chosen-server small">
       {server.command && <code class="anywhere">{server.command}</code>}
-      <div class="row acts">
-        {runs && (
+      {runs && (
+        <div class="row acts">
           <Button disabled={stop.busy} onClick={() => void stop.run({ name: server.name })}>
             Stop {server.name}
           </Button>
-        )}
-        {rests && server.transport !== "file" && (
-          <Button disabled={start.busy} onClick={() => void start.run({ name: server.name })}>
-            Start {server.name}
-          </Button>
-        )}
-      </div>
-      <Problem error={stop.problem ?? start.problem} />
+        </div>
+      )}
+      {rests && server.transport !== "file" && <Restart client={client} server={server} verb={`Start ${server.name}`} />}
+      <Problem error={stop.problem} />
     </div>
   );
 }
