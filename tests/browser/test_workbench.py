@@ -24,7 +24,7 @@ import node_tools
 pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.servers]
 
 QUICK_START = "01_quick_start.ipynb"
-LONG_MS = 180_000
+LONG_MS = 420_000
 
 
 @pytest.fixture(scope="module")
