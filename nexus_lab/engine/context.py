@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.engine.base import N_SCRATCH, N_SLOTS
-from nexus_lab.engine.errors import ModelLoadFailed
+from nexus_lab.engine.errors import ModelLoadFailed, UnsupportedModel
 from nexus_lab.engine.native import LogTail, llama
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = ["ContextSettings", "LlamaContext"]
 _U8P = ctypes.POINTER(ctypes.c_uint8)
 # The library asserts that one batch can hold an output of every sequence.
 _LEAST_BATCH = 64
+_N_SEQUENCES = N_SLOTS + N_SCRATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,17 @@ class LlamaContext:
     bridge
         Its callbacks are set on the context; an abort it is asked for also ends the loading.
 
+    Attributes
+    ----------
+    window
+        Positions that a sliding layer sees, 0 where none slides.
+
     Raises
     ------
     ModelLoadFailed
         With llama.cpp's own words.
+    UnsupportedModel
+        For a model that llama.cpp runs in another way than token after token.
     """
 
     def __init__(self, path: Path, settings: ContextSettings, bridge: EvalBridge) -> None:
@@ -60,11 +68,14 @@ class LlamaContext:
         self.settings = settings
         self.model: Any = None
         self.ctx: Any = None
+        self.window = 0
         with LogTail() as tail:
             self.model = self._load_model(path, tail)
+            self.window = max(0, int(self._lib.llama_model_n_swa(self.model)))
             try:
+                self._check_decodes(path)
                 self.ctx = self._make_context(settings, tail)
-            except ModelLoadFailed:
+            except (ModelLoadFailed, UnsupportedModel):
                 self.free()
                 raise
         self.memory = self._lib.llama_get_memory(self.ctx)
@@ -90,13 +101,26 @@ class LlamaContext:
             )
         return model
 
+    def _check_decodes(self, path: Path) -> None:
+        # Before there is a context: the graph that one reserves may already end the process.
+        for kind, holds in (
+            ("an encoder-decoder model", self._lib.llama_model_has_encoder(self.model)),
+            ("a diffusion model", self._lib.llama_model_is_diffusion(self.model)),
+        ):
+            if holds:
+                raise UnsupportedModel(
+                    f"{path.name} is {kind}, which does not continue a prompt token after token",
+                    next_step="use the GGUF of a decoder-only language model",
+                )
+
     def _make_context(self, settings: ContextSettings, tail: LogTail) -> Any:
         lib = self._lib
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = settings.n_ctx
-        parameters.n_batch = max(settings.n_batch, _LEAST_BATCH)
+        n_seq_max = _N_SEQUENCES * (2 if self._keeps else 1)
+        parameters.n_batch = max(settings.n_batch, _LEAST_BATCH, n_seq_max)
         parameters.n_ubatch = settings.n_ubatch
-        parameters.n_seq_max = N_SLOTS + N_SCRATCH
+        parameters.n_seq_max = n_seq_max
         parameters.n_threads = parameters.n_threads_batch = settings.threads
         parameters.flash_attn_type = 1 if settings.flash_attention else 0
         parameters.kv_unified = True
@@ -127,7 +151,30 @@ class LlamaContext:
 
     def decode(self, tokens: NDArray[np.int32], start: int, seq: int, outputs: NDArray[np.int8]) -> int:
         """Run one decode call of at most `chunk_tokens` tokens and return llama.cpp's status."""
-        return int(self._lib.llama_decode(self.ctx, self._batch.fill(tokens, start, seq, outputs)))
+        status = int(self._lib.llama_decode(self.ctx, self._batch.fill(tokens, start, seq, outputs)))
+        if status == 0:
+            self._keep(seq, seq, start, start + len(tokens))
+        return status
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether each sequence has a keeper, a second one with the same cells.
+
+        A sliding layer's cache gives cells of a single sequence that have left the window to anyone, even
+        when it is of full size; a sequence that is cut back, forked or saved would miss them without notice.
+        Cells of two sequences are left alone.
+        """
+        lib = self._lib
+        parts = lib.llama_model_is_recurrent(self.model) or lib.llama_model_is_hybrid(self.model)
+        return self.window > 0 and not parts
+
+    def _keep(self, src: int, dst: int, start: int, stop: int) -> None:
+        if self._keeps:
+            self._lib.llama_memory_seq_cp(self.memory, src, dst + _N_SEQUENCES, start, stop)
+
+    def _forget(self, seq: int, start: int, stop: int) -> None:
+        if self._keeps:
+            self._lib.llama_memory_seq_rm(self.memory, seq + _N_SEQUENCES, start, stop)
 
     def last_logits(self) -> NDArray[np.float32]:
         """Logits of the last output, float32 [n_vocab], copied."""
@@ -145,11 +192,13 @@ class LlamaContext:
 
     def remove(self, seq: int, start: int, stop: int) -> bool:
         """Remove the positions in [start, stop) from `seq`; ``stop = -1`` for all that follow."""
+        self._forget(seq, start, stop)
         return bool(self._lib.llama_memory_seq_rm(self.memory, seq, start, stop))
 
     def copy(self, src: int, dst: int, start: int, stop: int) -> None:
         """Let `dst` share the cells of `src` at positions in [start, stop)."""
         self._lib.llama_memory_seq_cp(self.memory, src, dst, start, stop)
+        self._keep(src, dst, start, stop)
 
     def clear(self) -> None:
         """Empty every sequence and zero the cache's data."""
@@ -167,7 +216,11 @@ class LlamaContext:
     def write_state(self, seq: int, buffer: NDArray[np.uint8]) -> int:
         """Replace `seq` by the state in `buffer`; returns the bytes read, 0 when it was refused."""
         pointer = buffer.ctypes.data_as(_U8P)
-        return int(self._lib.llama_state_seq_set_data(self.ctx, pointer, buffer.nbytes, seq))
+        self._forget(seq, 0, -1)
+        read = int(self._lib.llama_state_seq_set_data(self.ctx, pointer, buffer.nbytes, seq))
+        if read:
+            self._keep(seq, seq, 0, -1)
+        return read
 
     def can_shift(self) -> bool:
         """Whether positions of this cache may be changed at all."""

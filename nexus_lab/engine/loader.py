@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nexus_lab.engine.base import ModelInfo
@@ -13,7 +13,7 @@ from nexus_lab.engine.context import ContextSettings, LlamaContext
 from nexus_lab.engine.gguf_file import read_gguf
 from nexus_lab.engine.native import function_addresses, llama
 from nexus_lab.engine.probe import probe, static_declines
-from nexus_lab.engine.rope import rope_from_gguf
+from nexus_lab.engine.rope import rope_candidates, rope_from_gguf
 from nexus_lab.engine.runtime import Runtime
 from nexus_lab.engine.vocab import Vocabulary
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Loaded", "load"]
 
 _PAIRINGS = {0: "norm", 2: "neox"}
+# llama.cpp does not say what kind of window a model has.
+_CHUNKED = frozenset({"llama4"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +68,25 @@ def _complete(runtime: Runtime, gguf: GgufFile, settings: ContextSettings) -> Lo
         rope_type=rope_type,
         kv_type=settings.kv_type,
         can_shift=runtime.context.can_shift(),
+        window=runtime.window,
+        chunked=gguf.architecture in _CHUNKED,
+        latent=int(gguf.value("attention.key_length_mla", 0)) > 0,
     )
+    rope = info.rope
     found = probe(
         runtime,
         _probe_tokens(vocabulary),
-        info.rope,
+        [] if rope is None else rope_candidates(gguf, rope, sliding=runtime.window > 0),
         flash_attention=settings.flash_attention,
         n_layer=info.n_layer,
+        n_ctx_train=info.n_ctx_train,
     )
     return Loaded(
         runtime=runtime,
         vocabulary=vocabulary,
         chat=_chat(gguf, vocabulary),
-        info=info,
-        declines={**found, **declines},
+        info=replace(info, rope=found.rope),
+        declines={**found.declines, **declines},
     )
 
 

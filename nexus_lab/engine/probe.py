@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,16 +20,39 @@ if TYPE_CHECKING:
     from nexus_lab.engine.runtime import Runtime
     from nexus_lab.engine.state import SequenceState
 
-__all__ = ["probe", "static_declines"]
+__all__ = ["Probed", "probe", "static_declines"]
 
 _PROBE_POSITION = 37
+# Far enough that slow pairs have turned, so that their factors and YaRN's ramp are seen, too.
+_FAR_POSITION = 4001
 # Keys are float16, with 11 significant bits; a wrong rotation is off by the size of the key itself.
 _ROTATION_TOLERANCE = 5e-3
 _HIDDEN_TOLERANCE = 2e-2
 
 
+class Probed(NamedTuple):
+    """What was found.
+
+    Attributes
+    ----------
+    rope
+        The rotation, layer by layer where layers differ; as the file has it when it was not found.
+    """
+
+    declines: dict[str, Decline]
+    rope: RopeParameters | None
+
+
 def static_declines(
-    *, recurrent: bool, hybrid: bool, rope_type: int, kv_type: KvType, can_shift: bool
+    *,
+    recurrent: bool,
+    hybrid: bool,
+    rope_type: int,
+    kv_type: KvType,
+    can_shift: bool,
+    window: int = 0,
+    chunked: bool = False,
+    latent: bool = False,
 ) -> dict[str, Decline]:
     """Declines that the model's kind alone decides.
 
@@ -36,6 +60,12 @@ def static_declines(
     ----------
     rope_type
         llama.cpp's number: -1 none, 0 norm, 2 neox, others several positions per token.
+    window
+        Positions that a sliding layer sees; 0 where none slides.
+    chunked
+        Some layers see the positions of their own chunk only.
+    latent
+        Keys and values are one latent vector per token (MLA).
     """
     reasons = {
         "hybrid": (recurrent or hybrid, "the model keeps a recurrent state, which cannot be cut at a token"),
@@ -43,8 +73,13 @@ def static_declines(
         "no_rope": (rope_type == -1, "the model's keys carry no rotation that could be moved"),
         "quantized_k": (
             kv_type is KvType.Q8_0,
-            "the cache keeps keys quantized and mixed (Hadamard), so that they cannot be rotated",
+            "the cache keeps keys quantized, and mixed where a head is of whole 64s: they cannot be rotated",
         ),
+        "latent_kv": (
+            latent,
+            "the cache keeps one latent vector per token in place of keys and values (MLA)",
+        ),
+        "chunked": (chunked, "some layers see one chunk of positions, which a moved block would not fit"),
         "kv_type": (kv_type is KvType.F32, "only float16 keys and values are read back"),
         "cannot_shift": (not can_shift, "llama.cpp answers that positions of this cache cannot change"),
     }
@@ -55,38 +90,63 @@ def static_declines(
         if applies:
             declines["splice"] = Decline(code, reason)
             break
+    if window:
+        reason = "the masks of full and of sliding layers bear one name, and the window goes by positions"
+        declines["input_patches"] = Decline("sliding_window", reason, "step by step prefill")
+        declines["attention_capture"] = Decline("sliding_window", reason, "no attention rows")
     return declines
 
 
 def probe(
     runtime: Runtime,
     tokens: Sequence[int],
-    rope: RopeParameters | None,
+    ropes: Sequence[RopeParameters | None],
     *,
     flash_attention: bool,
     n_layer: int,
-) -> dict[str, Decline]:
+    n_ctx_train: int,
+) -> Probed:
     """Try splice, input patches and attention capture on one or two tokens, and say what does not hold.
 
     A sequence of one token attends to itself alone, whatever its position; so between two positions its keys
     differ by the rotation and nothing else, in every layer. That checks base, factors, pairing and layers
     without rotation against the model itself.
+
+    Parameters
+    ----------
+    ropes
+        Rotations that a layer may have, the file's own first; empty when it is not known.
     """
     declines: dict[str, Decline] = {}
     there: SequenceState | None = None
+    rope = ropes[0] if ropes else None
     if rope is None:
         declines["splice"] = Decline("no_rope", "the model's rotation is not known")
     else:
+        places = (0, _PROBE_POSITION, max(_PROBE_POSITION + 1, min(_FAR_POSITION, n_ctx_train - 1)))
         try:
-            here = _one_token_state(runtime, [tokens[0]], 0, None)
-            there = _one_token_state(runtime, [tokens[0]], _PROBE_POSITION, None)
+            here, there, far = (_one_token_state(runtime, [tokens[0]], place, None) for place in places)
         except StateMismatch as error:
             declines["splice"] = Decline("state_layout", error.problem)
         else:
             runtime.template = there.layout
-            declines.update(_probe_rotation(here, there, rope))
+            try:
+                rope = _fit(here, (there, far), ropes)
+            except StateMismatch as error:
+                declines["splice"] = Decline("rope_mismatch", error.problem)
+            else:
+                declines.update(_block_declines(there))
     declines.update(_probe_bridge(runtime, tokens, there, flash_attention=flash_attention, n_layer=n_layer))
-    return declines
+    return Probed(declines, rope)
+
+
+def _block_declines(state: SequenceState) -> dict[str, Decline]:
+    """Decline what block files, whose rows are of one width, do not hold."""
+    if len({(layer.n_embd_k, layer.n_embd_v) for layer in state.layout.layers}) == 1:
+        return {}
+    return {
+        "splice": Decline("uneven_rows", "the layers' rows have different widths, and a block's have one")
+    }
 
 
 def _one_token_state(
@@ -99,17 +159,35 @@ def _one_token_state(
         return runtime.save(seq)
 
 
-def _probe_rotation(here: SequenceState, there: SequenceState, rope: RopeParameters) -> dict[str, Decline]:
-    """Move the keys of a token to where the model has computed them too, and compare."""
-    moved = here.moved(np.array([_PROBE_POSITION], np.int32), rope)
-    for layer in range(there.n_layer):
-        error = _relative_error(moved, there, layer, row=0)
-        if error > _ROTATION_TOLERANCE:
-            reason = (
-                f"the keys of layer {layer} do not turn as the model's metadata says (off by {error:.0%})"
-            )
-            return {"splice": Decline("rope_mismatch", reason)}
-    return {}
+def _fit(
+    here: SequenceState, there: Sequence[SequenceState], ropes: Sequence[RopeParameters | None]
+) -> RopeParameters | None:
+    """Find each layer's rotation: the first that moves a token's keys to what the model computed there."""
+    errors = np.array([_rotation_errors(here, there, rope) for rope in ropes])
+    fits = errors <= _ROTATION_TOLERANCE
+    if not fits.any(axis=0).all():
+        layer = int(np.argmin(fits.any(axis=0)))
+        problem = (
+            f"the keys of layer {layer} do not turn as the model's metadata says "
+            f"(off by {errors[0, layer]:.0%})"
+        )
+        raise StateMismatch(problem, next_step="prefill the tokens instead")
+    chosen = np.argmax(fits, axis=0)
+    if not chosen.any() or ropes[0] is None:
+        return ropes[0]
+    return replace(ropes[0], by_layer=tuple(ropes[index] for index in chosen))
+
+
+def _rotation_errors(
+    here: SequenceState, there: Sequence[SequenceState], rope: RopeParameters | None
+) -> list[float]:
+    """For each layer the largest error of moving the keys from `here` to each of `there`."""
+    worst = np.zeros(here.n_layer)
+    for target in there:
+        moved = here if rope is None else here.moved(target.positions, rope)
+        found = [_relative_error(moved, target, layer, row=0) for layer in range(here.n_layer)]
+        worst = np.maximum(worst, found)
+    return [float(error) for error in worst]
 
 
 def _relative_error(left: SequenceState, right: SequenceState, layer: int, row: int) -> float:
@@ -154,8 +232,8 @@ def _probe_bridge(
     else:
         try:
             _probe_capture(runtime, tokens, n_layer)
-        except (PatchFailed, ValueError) as error:
-            problem = error.problem if isinstance(error, PatchFailed) else str(error)
+        except (PatchFailed, StateMismatch, ValueError) as error:
+            problem = str(error) if isinstance(error, ValueError) else error.problem
             declines["attention_capture"] = Decline("graph_nodes", problem, "no attention rows")
     return declines
 

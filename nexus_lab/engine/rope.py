@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
     from nexus_lab.engine.gguf_file import GgufFile
 
-__all__ = ["RopeParameters", "rope_from_gguf"]
+__all__ = ["RopeParameters", "rope_candidates", "rope_from_gguf"]
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
+# llama.cpp's base for sliding layers, where the file states none.
+_SLIDING_BASE = 10000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,9 @@ class RopeParameters:
         YaRN's mix, and the magnitude that computing a key applies.
     n_ctx_orig
         Context the model was trained with, which YaRN's ramp starts from.
+    by_layer
+        Where layers turn differently: the rotation of each layer of a state, ``None`` for one that does not
+        turn. Empty where all turn like this one.
     """
 
     pairing: str
@@ -57,6 +63,11 @@ class RopeParameters:
     n_ctx_orig: int
     beta_fast: float = _BETA_FAST
     beta_slow: float = _BETA_SLOW
+    by_layer: tuple[RopeParameters | None, ...] = field(default=(), repr=False)
+
+    def of_layer(self, layer: int) -> RopeParameters | None:
+        """Rotation of a state's `layer`; ``None`` when its keys do not turn."""
+        return self.by_layer[layer] if self.by_layer else self
 
     @property
     def inv_freq(self) -> NDArray[np.float64]:
@@ -118,6 +129,39 @@ def rope_from_gguf(gguf: GgufFile, *, pairing: str, n_ctx: int) -> RopeParameter
         beta_fast=float(gguf.value("rope.scaling.yarn_beta_fast", _BETA_FAST)),
         beta_slow=float(gguf.value("rope.scaling.yarn_beta_slow", _BETA_SLOW)),
     )
+
+
+def rope_candidates(gguf: GgufFile, main: RopeParameters, *, sliding: bool) -> list[RopeParameters | None]:
+    """Rotations that a layer of the model may have, the likeliest first; ``None`` stands for no rotation.
+
+    Which layers of a model slide, or go without a rotation, is known to llama.cpp's code for its architecture
+    and not to the file alone, so the layers themselves have to tell.
+
+    Parameters
+    ----------
+    main
+        What `rope_from_gguf` says.
+    sliding
+        Whether some layers have a sliding window; those may have a base, a scale and a width of their own.
+    """
+    if not sliding:
+        return [main, None]
+    bases = (main.base, float(gguf.value("rope.freq_base_swa", _SLIDING_BASE)))
+    widths = (
+        (main.head_dim, main.n_rot),
+        (
+            int(gguf.value("attention.key_length_swa", main.head_dim)),
+            int(gguf.value("rope.dimension_count_swa", main.n_rot)),
+        ),
+    )
+    found = [
+        replace(main, base=base, scale=scale, factors=factors, head_dim=head_dim, n_rot=n_rot)
+        for (head_dim, n_rot), factors, scale, base in product(
+            widths, (main.factors, None), (main.scale, 1.0), bases
+        )
+        if factors is None or len(factors) == n_rot // 2
+    ]
+    return [*dict.fromkeys(found), None]
 
 
 def _first(value: int | list[int]) -> int:

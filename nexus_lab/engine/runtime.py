@@ -68,6 +68,7 @@ class Runtime:
         self.abandoned: deque[int] = deque()
         self.context = self._make(make_context)
         self.ledger = CellLedger(self.context.n_ctx)
+        self.window = self.context.window
 
     def _make(self, make_context: Callable[[], LlamaContext]) -> LlamaContext:
         made: list[LlamaContext] = []
@@ -354,7 +355,18 @@ class Runtime:
     def save(self, seq: int, *, arena: BuddyArena | None = None) -> SequenceState:
         """See `Engine.save_state`."""
         self.check_sequence(seq)
-        return self.worker.call(lambda: SequenceState(self._read_state(seq, arena)))
+        positions = self.ledger.positions(seq)
+        if not self.window or len(positions) == 0 or positions[-1] - positions[0] < self.window:
+            return self.worker.call(lambda: SequenceState(self._read_state(seq, arena)))
+        # A state leaves out what sliding layers no longer see from its last token, so it is read in pieces.
+        starts = range(int(positions[0]), int(positions[-1]) + 1, self.window)
+        pieces = [piece for start in starts if (piece := self._save_piece(seq, start)).n_cells]
+        return SequenceState.joined(pieces, arena=arena)
+
+    def _save_piece(self, seq: int, start: int) -> SequenceState:
+        with self.scratch() as scratch:
+            self.copy(seq, scratch, start, start + self.window)
+            return self.worker.call(lambda: SequenceState(self._read_state(scratch, None)))
 
     def _read_state(self, seq: int, arena: BuddyArena | None) -> NDArray[np.uint8]:
         buffer = state_buffer(self.context.state_size(seq), arena)
@@ -364,6 +376,8 @@ class Runtime:
                 f"llama.cpp wrote {written} bytes of a state of {buffer.nbytes}",
                 next_step="prefill the tokens instead",
             )
+        if self.window:
+            _align(buffer)
         return buffer
 
     def restore(self, state: SequenceState, seq: int, *, append: bool) -> None:
@@ -444,6 +458,17 @@ class Runtime:
         return found
 
 
+def _align(buffer: NDArray[np.uint8]) -> None:
+    from nexus_lab import _core
+
+    try:
+        _core.align_state(buffer.data)
+    except _core.FormatError as error:
+        raise StateMismatch(
+            f"this sequence state cannot be read: {error}", next_step="prefill the tokens instead"
+        ) from error
+
+
 @dataclass(slots=True)
 class _Prefill:
     """One prefill on its way through the decode calls."""
@@ -458,7 +483,7 @@ class _Prefill:
 
 def same_family(left: StateLayout, right: StateLayout) -> bool:
     """Whether two layouts differ in nothing but their cells."""
-    if left.v_trans != right.v_trans or left.n_layer != right.n_layer:
+    if left.v_trans != right.v_trans or left.section_layers != right.section_layers:
         return False
     return all(
         (a.k_type, a.k_row_bytes, a.v_type, a.n_embd_v) == (b.k_type, b.k_row_bytes, b.v_type, b.n_embd_v)

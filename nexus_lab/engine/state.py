@@ -147,6 +147,17 @@ class SequenceState:
         """Row numbers in rising position order, int64 [n_cells]."""
         return np.argsort(self._positions, kind="stable")
 
+    @classmethod
+    def joined(cls, parts: Sequence[SequenceState], *, arena: BuddyArena | None = None) -> SequenceState:
+        """Return one state of the rows of several, in their order; all must be of one family."""
+        return cls.from_rows(
+            parts[0].layout,
+            np.concatenate([part.positions for part in parts]),
+            [np.concatenate([part.key(layer) for part in parts]) for layer in range(parts[0].n_layer)],
+            [np.concatenate([part.value(layer) for part in parts]) for layer in range(parts[0].n_layer)],
+            arena=arena,
+        )
+
     def take(self, rows: NDArray[Any], *, arena: BuddyArena | None = None) -> SequenceState:
         """Return a state of some rows, chosen by a boolean mask [n_cells] or row numbers, in that order."""
         indices = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
@@ -197,13 +208,16 @@ class SequenceState:
         """Rotate the keys of row i by ``deltas[i]`` positions in place; positions stay as they are."""
         from nexus_lab import _core
 
-        inv_freq = rope.inv_freq
+        frequencies = {own: own.inv_freq for own in {rope, *rope.by_layer} if own is not None}
         for layer in range(self.n_layer):
+            own = rope.of_layer(layer)
+            if own is None:
+                continue
             _core.rotate_keys(
                 self.key(layer),
-                head_dim=rope.head_dim,
-                n_rot=rope.n_rot,
-                pairing=rope.pairing,
+                head_dim=own.head_dim,
+                n_rot=own.n_rot,
+                pairing=own.pairing,
                 deltas=deltas,
-                inv_freq=inv_freq,
+                inv_freq=frequencies[own],
             )
