@@ -180,7 +180,9 @@ def test_the_sections_of_a_sliding_window_model_are_one_state(v_trans: bool):  #
     _core.set_state_positions(blob, layout, np.array([5, 10, 3], np.int32))
     assert _core.parse_state(blob).positions.tolist() == [5, 10, 3]
     with pytest.raises(_core.FormatError, match="cells of the second section"):
-        _core.align_state(bytearray(full + _pack(0, positions[:2], keys[:1], values[:1], v_trans=v_trans)[8:]))
+        _core.align_state(
+            bytearray(full + _pack(0, positions[:2], keys[:1], values[:1], v_trans=v_trans)[8:])
+        )
 
 
 def test_views_write_through_and_keep_the_buffer_alive():

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tiny_models import write_kind
 
 from nexus_lab.engine import Engine
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tiny_models import KINDS, write_model
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 STORY = (
     "It was a dark and stormy night; the rain fell in torrents, except when it was checked by a violent gust "
@@ -31,7 +28,7 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def path(name: str) -> Path:
         file = folder / f"{name}.gguf"
-        return file if file.exists() else write_model(file, *KINDS[name])
+        return file if file.exists() else write_kind(file, name)
 
     return path
 
