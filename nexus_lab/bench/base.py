@@ -18,10 +18,21 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Result", "ResultFile", "ResultsError", "bootstrap", "median_interval", "proportion"]
+__all__ = [
+    "LEVEL",
+    "RESAMPLES",
+    "Result",
+    "ResultFile",
+    "ResultsError",
+    "bootstrap",
+    "median_interval",
+    "proportion",
+]
 
-_LEVEL = 0.95
-_RESAMPLES = 2000
+LEVEL = 0.95
+"""Level of every interval."""
+RESAMPLES = 2000
+"""Resamples of every bootstrap."""
 
 
 class ResultsError(NexusError):
@@ -140,7 +151,7 @@ def proportion(successes: int, n: int, *, case: Mapping[str, Any], metric: str) 
         raise ResultsError(f"{successes} of {n} is no share", next_step="count at least one case")
     from scipy.stats import binomtest
 
-    interval = binomtest(successes, n).proportion_ci(confidence_level=_LEVEL, method="wilson")
+    interval = binomtest(successes, n).proportion_ci(confidence_level=LEVEL, method="wilson")
     return Result(
         case=case,
         metric=metric,
@@ -176,9 +187,9 @@ def bootstrap(
         raise ResultsError(f"{metric}: no values", next_step="measure at least one case")
     value, low, high = float(statistic(sample, axis=0)), None, None
     if sample.size > 1:
-        draws = np.random.default_rng(0).integers(0, sample.size, (_RESAMPLES, sample.size))
+        draws = np.random.default_rng(0).integers(0, sample.size, (RESAMPLES, sample.size))
         resampled = statistic(sample[draws], axis=1)
-        tail = (1 - _LEVEL) / 2
+        tail = (1 - LEVEL) / 2
         low, high = (float(bound) for bound in np.quantile(resampled, [tail, 1 - tail]))
     return Result(case=case, metric=metric, value=value, low=low, high=high, n=int(sample.size), unit=unit)
 

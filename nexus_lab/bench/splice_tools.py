@@ -39,9 +39,27 @@ class SpliceCase:
 
 def case_of(tool: ToolSpec) -> SpliceCase:
     """Return a case for a tool of which nothing but its schema is known."""
-    names = list(tool.properties)[:_MOST_ARGUMENTS]
-    answer = json.dumps({"name": tool.name, "arguments": dict.fromkeys(names, "")})
+    names = [*tool.required, *(name for name in tool.properties if name not in tool.required)]
+    arguments = {name: _plausible(name, tool.properties.get(name)) for name in names[:_MOST_ARGUMENTS]}
+    answer = json.dumps({"name": tool.name, "arguments": arguments})
     return SpliceCase(tool, first_sentence(tool.description, limit=200) or f"Please run {tool.name}.", answer)
+
+
+def _plausible(name: str, schema: Any) -> Any:
+    """Return a value that a schema offers by itself, or one of its type."""
+    schema = schema if isinstance(schema, dict) else {}
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("enum", "examples"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return schema[key][0]
+    kind = schema.get("type")
+    kind = next(iter(kind), None) if isinstance(kind, list) else kind
+    if kind == "array":
+        return [_plausible(name, schema.get("items"))]
+    typed = {"boolean": True, "integer": schema.get("minimum", 1), "number": schema.get("minimum", 1)}
+    return typed.get(str(kind), {} if kind == "object" else f"the {name.replace('_', ' ')}")
 
 
 def _text(description: str, **options: Any) -> dict[str, Any]:

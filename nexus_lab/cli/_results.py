@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.bench.base import ResultFile
+    from nexus_lab.bench.splice_report import SpliceSweep
 
-__all__ = ["show_results"]
+__all__ = ["show_results", "show_sweep"]
+
+_WORDS = 2
 
 
 def show_results(results: ResultFile, path: Path | None) -> None:
@@ -29,6 +32,22 @@ def show_results(results: ResultFile, path: Path | None) -> None:
         value = f"{result.value:.4g} {result.unit}".strip()
         table.add_row(plain(case), plain(result.metric), value, interval, str(result.n or ""))
     console.print(table)
+    _write(results, path)
+
+
+def show_sweep(sweep: SpliceSweep, path: Path | None) -> None:
+    """Print a sweep as one table, and write every figure with its interval when a file is named."""
+    head, rows = sweep.overview()
+    table = Table(box=None, title="eval splice", title_justify="left", title_style="bold")
+    for number, name in enumerate(head):
+        table.add_column(name, justify="left" if number < _WORDS else "right")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    console.print(table)
+    _write(sweep.results(), path)
+
+
+def _write(results: ResultFile, path: Path | None) -> None:
     if path is not None:
         results.write(path)
         console.print(plain(f"wrote {path}"))

@@ -10,7 +10,8 @@ import typer
 from rich.progress import Progress
 
 from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._results import show_results
+from nexus_lab.cli._results import show_results, show_sweep
+from nexus_lab.errors import Cancelled, NexusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
-
-_DEPTHS = [256, 512, 1024, 2048]
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
 Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
@@ -35,27 +34,86 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @app.command()
 def splice(
-    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
     model: Model = "bundled",
-    depth: Annotated[list[int], typer.Option(help="Tokens before the block; repeat.")] = _DEPTHS,
-    tools: Annotated[int, typer.Option(help="How many of the tools.")] = 4,
-    threads: Threads = None,
+    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
+    cases: Annotated[
+        Path | None, typer.Option(help="JSON Lines of query, gold_tool, gold_args: the calls to force.")
+    ] = None,
+    trajectories: Annotated[
+        Path | None, typer.Option(help="JSON Lines of conversations to splice behind; samples by default.")
+    ] = None,
+    depths: Annotated[str, typer.Option(help="Tokens before the block, with commas.")] = "256,512,1024,2048",
+    strategies: Annotated[
+        str, typer.Option(help="Repairs with commas; no_reanchor as an experiment.")
+    ] = "none,leading:0.25,trailing:0.25,trailing:R,profile:0.25,scattered:0.25,full",
+    contexts: Annotated[
+        str,
+        typer.Option(help="What blocks are compiled behind, with commas; also history:TOKENS, typical."),
+    ] = "none,system,consensus",
+    tools: Annotated[int, typer.Option(help="How many tools, in turn from every server.")] = 20,
+    prefixes: Annotated[int, typer.Option(help="Live prefixes for each tool.")] = 5,
+    decisions: Annotated[
+        str, typer.Option(help="Repairs whose decision is compared, with commas; all, or no.")
+    ] = "all",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes of one thread; the cores by default.")
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
+    ] = None,
     json: Json = None,
     *,
+    resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
+    attention: Annotated[bool, typer.Option(help="Compare attention rows as well.")] = False,
+    proxy: Annotated[bool, typer.Option(help="Compare the K-variance proxy with the true drift.")] = False,
     flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
 ) -> None:
-    """Measure fidelity and speed of splices beside the full prefill and the noise floor."""
-    from nexus_lab.bench import splice as bench
-    from nexus_lab.engine import Engine
-    from nexus_lab.registry import load_registry
+    """Measure fidelity and speed of splices beside the full prefill and the noise floor.
 
-    tool_list = load_registry(registry) if registry else None
-    with (
-        Engine.load(model, n_ctx=4096, threads=threads, flash_attention=flash_attention) as engine,
-        _bar("splicing") as tell,
-    ):
-        result = bench.run(engine, registry=tool_list, n_tools=tools, depths=depth, on_progress=tell)
-    show_results(result, json)
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from nexus_lab.bench.splice import splice_sweep
+
+    repairs = _listed(strategies)
+    try:
+        with _bar("splicing") as tell:
+            sweep = splice_sweep(
+                model,
+                registry=registry,
+                cases=cases,
+                trajectories=trajectories,
+                depths=_numbers(depths),
+                strategies=repairs,
+                contexts=_listed(contexts),
+                tools=tools,
+                prefixes=prefixes,
+                decisions={"all": repairs, "no": []}.get(decisions, _listed(decisions)),
+                attention=attention,
+                proxy=proxy,
+                flash_attention=flash_attention,
+                workers=workers,
+                work=work,
+                resume=resume,
+                on_progress=tell,
+            )
+    except KeyboardInterrupt as error:
+        raise Cancelled(
+            "stopped; what had been measured is kept", next_step="give the same command again to go on"
+        ) from error
+    show_sweep(sweep, json)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _listed(text)]
+    except ValueError as error:
+        raise NexusError(
+            f"{text!r} is no list of numbers", next_step="write them with commas, such as 256,512"
+        ) from error
 
 
 @app.command()

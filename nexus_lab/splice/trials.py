@@ -36,8 +36,10 @@ __all__ = [
     "TrialCase",
     "calibrate",
     "growing_prefix",
+    "left_as_it_was",
     "measure_reference",
     "measure_splice",
+    "with_answer",
 ]
 
 _DEPTHS = (256, 512, 1024, 2048)
@@ -115,7 +117,7 @@ def growing_prefix(engine: Engine, tokens: Sequence[int]) -> Iterator[Callable[[
 
 def measure_reference(engine: Engine, seq: int, case: TrialCase) -> Reference:
     """Prefill a case behind the live tokens of `seq`, twice: once for the clock, once for the logits."""
-    with engine.turn(), _left_as_it_was(engine, seq) as again:
+    with engine.turn(), left_as_it_was(engine, seq) as again:
         started = perf_counter()
         engine.prefill(seq, case.block + case.rest, logits="last")
         ttft_s = perf_counter() - started
@@ -124,7 +126,7 @@ def measure_reference(engine: Engine, seq: int, case: TrialCase) -> Reference:
         engine.prefill(seq, case.block, logits="none")
         block_s = perf_counter() - started
         first = logits_of(engine, seq, case.rest, "last")
-        return Reference(_with_answer(engine, seq, case, first), ttft_s, block_s)
+        return Reference(with_answer(engine, seq, case, first), ttft_s, block_s)
 
 
 def measure_splice(
@@ -139,12 +141,12 @@ def measure_splice(
     preceding: Sequence[int] | None = None,
 ) -> Trial:
     """Splice a case behind the live tokens of `seq` and compare it with its reference; see `splice_block`."""
-    with engine.turn(), _left_as_it_was(engine, seq):
+    with engine.turn(), left_as_it_was(engine, seq):
         result = splice_block(
             engine, seq, block, strategy=strategy, budget=budget, preceding=preceding, rest=case.rest
         )
         first = np.empty(0, np.float32) if result.logits is None else result.logits
-        return Trial(result, compare_logits(reference.logits, _with_answer(engine, seq, case, first)))
+        return Trial(result, compare_logits(reference.logits, with_answer(engine, seq, case, first)))
 
 
 def calibrate(
@@ -221,16 +223,16 @@ def calibrate(
     )
 
 
-def _with_answer(
-    engine: Engine, seq: int, case: TrialCase, first: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def with_answer(engine: Engine, seq: int, case: TrialCase, first: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Force the answer after `first`, float32 [n_vocab]; returns float32 [1 + n_answer, n_vocab]."""
     if not case.answer:
         return first[np.newaxis]
     return np.concatenate([first[np.newaxis], logits_of(engine, seq, case.answer, "all")])
 
 
 @contextmanager
-def _left_as_it_was(engine: Engine, seq: int) -> Iterator[Callable[[], None]]:
+def left_as_it_was(engine: Engine, seq: int) -> Iterator[Callable[[], None]]:
+    """Lend a sequence for the block; what is appended goes at its end, and when what it yields is called."""
     end = engine.pos_max(seq) + 1
 
     def restore() -> None:

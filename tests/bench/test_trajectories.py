@@ -1,0 +1,83 @@
+"""Conversations are checked line by line, and cut into stretches that differ."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nexus_lab.bench.trajectories import TrajectoryError, read_trajectories, stretch, trajectory_messages
+
+
+class Words:
+    """An engine whose tokens are words."""
+
+    def __init__(self):
+        self.words = []
+
+    def render_chat(self, messages, *, add_generation_prompt):
+        assert not add_generation_prompt
+        return " ".join(f"<{message['role']}> {message['content']}" for message in messages)
+
+    def tokenize(self, text):
+        return text.split()
+
+
+def conversation(name, n_turns):
+    messages = [{"role": "system", "content": "policy"}]
+    for turn in range(n_turns):
+        messages += [
+            {"role": "user", "content": f"{name} asks {turn}"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "name": "look", "arguments": {"n": turn}}],
+            },
+            {"role": "tool", "content": "", "tool_call_id": "c"},
+            {"role": "assistant", "content": "done"},
+        ]
+    return {"id": name, "messages": messages}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "talks.jsonl"
+    file.write_text("\n".join(json.dumps(conversation(name, 3)) for name in ("a", "b")))
+    return file
+
+
+def test_every_message_becomes_one_that_any_template_takes(path):
+    first = list(trajectory_messages(read_trajectories(path)[0]))
+    assert [message["role"] for message in first[:4]] == ["user", "assistant", "user", "assistant"]
+    assert json.loads(first[1]["content"]) == {"name": "look", "arguments": {"n": 0}}
+    assert first[2]["content"] == "Tool result: "
+
+
+def test_stretches_are_exact_and_differ(path):
+    talks = read_trajectories(path)
+    found = [stretch(Words(), talks, number, 60) for number in range(6)]
+    assert [name for name, _ in found] == ["a@0", "b@0", "a@4", "b@4", "a@8", "b@8"]
+    assert len({tokens for _, tokens in found}) == 6
+    assert all(len(tokens) == 60 for _, tokens in found)
+    with pytest.raises(TrajectoryError, match="10000 are wanted"):
+        stretch(Words(), talks, 0, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "no conversation"),
+        ("{", "line 1"),
+        ('{"id": 1}', "'messages'"),
+        ('{"messages": []}', "'messages'"),
+        ('{"messages": [{"content": "x"}]}', "message 1: .*'role'"),
+        ('{"messages": [{"role": "user", "content": 4}]}', "'content'"),
+        ('{"messages": [{"role": "user", "content": null}]}', "neither"),
+        ('{"messages": [{"role": "assistant", "content": null, "tool_calls": [{}]}]}', "'tool_calls'"),
+    ],
+)
+def test_another_form_is_refused_with_its_line(tmp_path, text, wrong):
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(TrajectoryError, match=wrong) as error:
+        read_trajectories(tmp_path / "x.jsonl")
+    assert error.value.next_step
