@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
@@ -23,7 +24,7 @@ from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
 from nexus_lab.settings import Profile
-from nexus_lab.splice import BlockLibrary, LibraryBlocks
+from nexus_lab.splice import BlockLibrary, LibraryBlocks, typical_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine, Generation
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
+    from nexus_lab.splice import BlockContext
 
     Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
     AskBefore = Literal["writes", "every", "never"]
@@ -210,6 +212,10 @@ class Agent:
         opening, block = self.conversation.transcript.preview(text)
         self.library.get_or_compile(block, self._context() + opening)
         return len(block)
+
+    @cached_property
+    def _typical(self) -> BlockContext:
+        return typical_context(self.engine, system=self.system)
 
     def _context(self) -> tuple[int, ...]:
         """Tokens of the system prompt, which blocks are compiled behind."""
@@ -406,6 +412,7 @@ class Agent:
                     conversation,
                     block.tokens,
                     context=context,
+                    typical=self._typical,
                     tool=spec.name,
                     profile=self.profile,
                 )

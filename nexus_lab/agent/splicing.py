@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.engine import Engine
     from nexus_lab.settings import Profile
-    from nexus_lab.splice import BlockLibrary, Choice, RepairPlan, ToolBlock
+    from nexus_lab.splice import BlockContext, BlockLibrary, Choice, RepairPlan, ToolBlock
 
 __all__ = ["Spliced", "Splicer"]
 
@@ -82,6 +82,7 @@ class Splicer:
         tokens: tuple[int, ...],
         *,
         context: tuple[int, ...],
+        typical: BlockContext,
         tool: str,
         profile: Profile,
     ) -> Spliced:
@@ -92,7 +93,10 @@ class Splicer:
         tokens
             The block's tokens.
         context
-            What it was, or is now, compiled behind: the conversation's system prompt.
+            The conversation's system prompt. Directly behind it the block is exact; it is compiled now when
+            it is not there.
+        typical
+            Behind more than that, a block compiled behind these is closer, where somebody has built it.
         tool
             Name of the tool, for the record.
         """
@@ -102,14 +106,14 @@ class Splicer:
             path="prefill", tool=tool, n_past=n_past, n_tokens=len(tokens), contract=profile.schema_mode
         )
         with self._emitter.span(EventKind.SPLICE, "splice", tool=tool, n_past=n_past) as span:
-            block, declined = self._block(tokens, context)
+            block, declined = self._block(conversation, tokens, context, typical)
             if block is not None and declined is None:
                 choice, anchored = self._choose(conversation, block, n_past, profile)
                 row, declined = _with_plan(row, choice, anchored=anchored), choice.declined
             if block is None or declined is not None or row.path == "prefill":
                 conversation.step(Append(tokens), note="tool block as text")
             else:
-                row = replace(row, block=self._library.address(tokens, context))
+                row = replace(row, block=block.path.stem)
                 self._splice(conversation, block, row.block or "", choice.plan, anchored=anchored)
             if declined is not None:
                 span.decline(declined)
@@ -118,13 +122,18 @@ class Splicer:
         return Spliced(row=row, n_past=n_past, tokens=tokens)
 
     def _block(
-        self, tokens: tuple[int, ...], context: tuple[int, ...]
+        self,
+        conversation: Conversation,
+        tokens: tuple[int, ...],
+        context: tuple[int, ...],
+        typical: BlockContext,
     ) -> tuple[ToolBlock | None, Decline | None]:
         unavailable = self._engine.declines.get("splice")
         if unavailable is not None:
             return None, unavailable
         try:
-            block = self._library.get_or_compile(tokens, context)
+            block = None if conversation.tokens == context else self._library.find(tokens, typical)
+            block = block or self._library.get_or_compile(tokens, context)
         except Cancelled:
             raise
         except (NexusError, OSError) as error:

@@ -48,15 +48,16 @@ class Context(StrEnum):
 
     NONE = "none"
     SYSTEM = "system"
+    TYPICAL = "typical"
 
 
 @app.command()
 def build(
     file: Annotated[Path, typer.Argument(help="Tools: a saved registry, a tool list or OpenAPI.")],
     model: Model = "bundled",
-    context: Annotated[Context, typer.Option(help="Compile behind nothing, or the system prompt.")] = (
-        Context.SYSTEM
-    ),
+    context: Annotated[
+        Context, typer.Option(help="Compile behind nothing, the system prompt, or typical conversations.")
+    ] = (Context.SYSTEM),
     system: System = None,
     quota: Annotated[str, typer.Option(help="Room for the blocks of all models, or none.")] = "4GiB",
     threads: Threads = None,

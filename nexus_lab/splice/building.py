@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nexus_lab.errors import NexusError
+from nexus_lab.splice.identity import BlockContext
 from nexus_lab.splice.model import model_header
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class BlockRecipe:
     tokens
         Tokens of the block.
     context
-        Tokens that it is compiled behind.
+        What it is compiled behind.
     """
 
     tool: str
     tokens: tuple[int, ...]
-    context: tuple[int, ...] = ()
+    context: BlockContext = field(default_factory=BlockContext)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

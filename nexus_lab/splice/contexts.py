@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from nexus_lab.engine.errors import ChatTemplateError
 from nexus_lab.splice.identity import BlockContext, context_hash
-from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_tokens
+from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nexus_lab.engine import Engine, SequenceState
+    from nexus_lab.splice.samples import Message
 
 __all__ = ["TYPICAL_CONTEXTS", "TYPICAL_TOKENS", "ContextStates", "typical_context"]
 
@@ -22,6 +24,7 @@ TYPICAL_CONTEXTS = 6
 """How many of them: the mean of the rows then lies close to what further ones would give."""
 
 _SEED = 901
+_TURN = 4
 _BYTES = 512 << 20
 
 
@@ -42,23 +45,38 @@ def typical_context(
     system
         The system prompt.
     n_tokens, n_contexts
-        Length of each conversation, in tokens, and how many there are.
+        Most tokens of each conversation, and how many there are; each ends with a whole turn.
     consensus
         Keep the mean of the rows, not those behind the first.
     """
-    first, *others = (
-        tuple(
-            sample_tokens(
-                n_tokens,
-                seed=_SEED + number,
-                render=lambda messages: engine.render_chat(messages, add_generation_prompt=False),
-                tokenize=engine.tokenize,
-                system=system,
-            )
-        )
-        for number in range(n_contexts)
-    )
+    first, *others = (_conversation(engine, system, n_tokens, _SEED + number) for number in range(n_contexts))
     return BlockContext(first, tuple(others), consensus=consensus and bool(others))
+
+
+def _conversation(engine: Engine, system: str, n_tokens: int, seed: int) -> tuple[int, ...]:
+    """Return a conversation of at most `n_tokens` tokens that ends where a user would speak next."""
+    messages: list[Message] = [{"role": "system", "content": system}]
+    tokens = engine.tokenize(_rendered(engine, messages))
+    for message in sample_history(seed):
+        messages.append(message)
+        if len(messages) % _TURN == 1:
+            longer = engine.tokenize(_rendered(engine, messages))
+            if len(longer) > n_tokens:
+                break
+            tokens = longer
+    return tuple(tokens)
+
+
+def _rendered(engine: Engine, messages: list[Message]) -> str:
+    try:
+        return engine.render_chat(messages, add_generation_prompt=False)
+    except ChatTemplateError:
+        # The template knows no system role.
+        system, *others = messages
+        if not others:
+            return ""
+        first = {**others[0], "content": f"{system['content']}\n\n{others[0]['content']}"}
+        return engine.render_chat([first, *others[1:]], add_generation_prompt=False)
 
 
 class ContextStates:

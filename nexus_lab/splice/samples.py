@@ -38,7 +38,7 @@ _CITIES = ("Lagos", "Oslo", "Quito", "Turin", "Osaka", "Perth", "Tunis", "Gdansk
 
 
 def sample_history(seed: int) -> Iterator[Message]:
-    """Yield the turns of an endless conversation: request, tool call, result, answer.
+    """Yield the messages of an endless conversation, four a turn: request, tool call, result, answer.
 
     Parameters
     ----------
@@ -56,7 +56,6 @@ def sample_tokens(
     seed: int,
     render: Callable[[list[Message]], str],
     tokenize: Callable[[str], list[int]],
-    system: str = SYSTEM_PROMPT,
 ) -> list[int]:
     """Return exactly `n_tokens` tokens: the system prompt, then as much of the history as fits.
 
@@ -68,10 +67,8 @@ def sample_tokens(
         Seed of `sample_history`.
     render, tokenize
         The model's chat template and tokenizer.
-    system
-        The system prompt.
     """
-    messages: list[Message] = [{"role": "system", "content": system}]
+    messages: list[Message] = [{"role": "system", "content": SYSTEM_PROMPT}]
     tokens = tokenize(render(messages))
     for message in sample_history(seed):
         if len(tokens) >= n_tokens:

@@ -31,8 +31,19 @@ def test_a_context_of_none_compiles_the_same_tokens_behind_nothing(make_agent):
     (behind,) = block_recipes(agent.engine, tools, system=agent.system)
     (alone,) = block_recipes(agent.engine, tools, system=agent.system, context="none")
     assert behind.tokens == alone.tokens
-    assert behind.context == agent.conversation.tokens
-    assert alone.context == ()
+    assert behind.context.tokens == agent.conversation.tokens
+    assert alone.context.tokens == ()
+
+
+def test_the_later_turns_take_the_block_behind_typical_conversations_where_it_was_built(make_agent):
+    agent = make_agent("hello", schema_mode="splice(fixed)", repair_budget=0.5)
+    typical = block_recipes(agent.engine, agent.tools.registry.tools, system=agent.system, context="typical")
+    assert typical[0].context.consensus
+    build_blocks(agent.library, typical)
+    (built,) = agent.library.addresses()
+    first, second = (agent.ask("Say hello").splice for _ in range(2))
+    assert first.block not in {built, None}, "the first turn's block is exact behind the system prompt"
+    assert second.block == built
 
 
 def test_the_negative_control_runs_in_a_turn_as_any_repair_does(make_agent):

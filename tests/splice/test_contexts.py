@@ -23,7 +23,7 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def contexts(bundled_engine: Engine) -> BlockContext:
-    return typical_context(bundled_engine, n_tokens=48, n_contexts=3)
+    return typical_context(bundled_engine, n_tokens=256, n_contexts=3)
 
 
 def _rows(block):
@@ -36,11 +36,13 @@ def test_typical_contexts_are_whole_different_and_the_same_every_time(
 ):
     found = (contexts.tokens, *contexts.probes)
     assert len({*found}) == 3
-    assert {len(tokens) for tokens in found} == {48}
-    assert contexts == typical_context(bundled_engine, n_tokens=48, n_contexts=3)
-    other = typical_context(bundled_engine, n_tokens=48, n_contexts=3, system="Be brief.")
+    assert {len(tokens) <= 256 for tokens in found} == {True}
+    turn_end = bundled_engine.tokenize("<|im_end|>\n")
+    assert all(list(tokens[-len(turn_end) :]) == turn_end for tokens in found)
+    assert contexts == typical_context(bundled_engine, n_tokens=256, n_contexts=3)
+    other = typical_context(bundled_engine, n_tokens=256, n_contexts=3, system="Be brief.")
     assert other.hash != contexts.hash
-    assert not typical_context(bundled_engine, n_tokens=48, n_contexts=1).consensus
+    assert not typical_context(bundled_engine, n_tokens=256, n_contexts=1).consensus
 
 
 def test_a_consensus_is_the_mean_and_its_profile_names_what_moves(
