@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # Where the default torch is a CUDA build of several GB, name an index that holds CPU builds instead.
 TORCH_INDEX ?=
+# Mutated inputs that `make fuzz` gives to the native readers, and where their generator starts.
+FUZZ_CASES ?= 1000000
+FUZZ_SEED ?= 1
 # Processes that share the Python tests; each loads the models for itself.
 WORKERS ?= auto
 LLAMA := $(shell sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)",/\1/p' pyproject.toml)
@@ -16,7 +19,7 @@ NATIVE := $(shell find src_cpp -name '*.?pp' -o -name CMakeLists.txt)
 EXTENSION := $(shell find nexus_lab/lab/labextension -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-native lab views notebooks lint bench clean
+.PHONY: help setup demo test test-python test-native lab views notebooks lint fuzz bench clean
 
 help:
 	@echo "make setup   build .venv, the native core and the demo servers' environments"
@@ -26,6 +29,7 @@ help:
 	@echo "make views   rebuild the workbench's views and the JupyterLab extension (needs node and npm)"
 	@echo "make notebooks  run the notebooks and keep their outputs"
 	@echo "make lint    ruff, mypy, clang-format"
+	@echo "make fuzz    give a million damaged files and states to the readers, under the sanitizers"
 	@echo "make bench   measure the scan, the signatures and the splice into results/"
 	@echo "make clean   remove what was built"
 
@@ -83,6 +87,13 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(find src_cpp -name '*.?pp')
+
+# The tests run some thousands of these.
+fuzz: setup
+	@PATH="$(CURDIR)/$(BIN):$$PATH" && cd $(CURDIR)/src_cpp && \
+	  cmake --preset asan >/dev/null && cmake --build --preset asan --target fuzz_readers
+	build/asan/tests/fuzz_readers $(FUZZ_CASES) $(FUZZ_SEED)
+	NEXUS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/test_foreign_bytes.py
 
 bench: setup
 	@mkdir -p results
