@@ -50,6 +50,6 @@ def remembered_sha256(path: Path, *, record: str) -> str:
 def _read(store: Path) -> dict[str, Any]:
     try:
         values = json.loads(store.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -195,7 +195,7 @@ class CacheProgram:
         """
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProgramError(f"no JSON: {error}", next_step="pass what to_json wrote") from error
         return CacheProgram(op_from_dict(item) for item in _checked_ops(values))
 

@@ -27,6 +27,35 @@ _STRING, _ARRAY = 8, 9
 _KEPT_ARRAY = 256
 _MOST_ENTRIES = 1_000_000
 _MOST_DIMENSIONS = 4
+_MOST_LEVELS = 4
+_MOST_NUMBER = 2**31
+_MOST_LAYERS = 4096
+# Values of an architecture that are counts, of which some may be one for each layer, and other numbers.
+_PER_LAYER = frozenset({"attention.head_count", "attention.head_count_kv", "feed_forward_length"})
+_COUNTS = _PER_LAYER | {
+    "attention.key_length",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "pooling_type",
+    "rope.dimension_count",
+    "rope.scaling.original_context_length",
+    "vocab_size",
+}
+_MAY_BE_NEGATIVE = "rope.scaling.yarn_ext_factor"
+_NUMBERS = frozenset(
+    {
+        "rope.freq_base",
+        "rope.scale_linear",
+        "rope.scaling.attn_factor",
+        "rope.scaling.factor",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
+        "rope.scaling.yarn_log_multiplier",
+        _MAY_BE_NEGATIVE,
+    }
+)
 # ggml type: (elements per block, bytes per block), for the check that the file is whole.
 _BLOCKS = {
     0: (1, 4),
@@ -142,23 +171,25 @@ class _Cursor:
         try:
             for _ in range(count):
                 offset += 8 + unpack(data, offset)[0]
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise self._truncated() from error
         self.offset = offset
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, level: int = 0) -> Any:
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
-            return self._array()
+            if level >= _MOST_LEVELS:
+                raise _foreign(self._path, f"arrays lie more than {_MOST_LEVELS} deep in each other")
+            return self._array(level + 1)
         if kind not in _SCALARS:
             raise _foreign(self._path, f"value type {kind} is unknown")
         return self.scalar(_SCALARS[kind])
 
-    def _array(self) -> Any:
+    def _array(self, level: int) -> Any:
         kind, count = self.scalar("I"), self.scalar("Q")
         if count <= _KEPT_ARRAY:
-            return [self.value(kind) for _ in range(count)]
+            return [self.value(kind, level) for _ in range(count)]
         if kind == _STRING:
             self.skip_strings(count)
         elif kind in _SCALARS:
@@ -207,7 +238,8 @@ def _read(path: Path, cursor: _Cursor, size: int) -> GgufFile:
         key = cursor.string()
         metadata[key] = cursor.value(cursor.scalar("I"))
     entries = [_tensor(cursor, path) for _ in range(n_tensors)]
-    alignment = int(metadata.get("general.alignment", 32)) or 32
+    _check_values(path, metadata)
+    alignment = metadata.get("general.alignment", 32)
     start = -(-cursor.offset // alignment) * alignment
     tensors = {
         entry.name: TensorEntry(entry.name, entry.shape, entry.type, entry.offset + start)
@@ -215,6 +247,42 @@ def _read(path: Path, cursor: _Cursor, size: int) -> GgufFile:
     }
     _check_whole(path, tensors, size)
     return GgufFile(path, metadata, tensors, size)
+
+
+def _check_values(path: Path, metadata: Mapping[str, Any]) -> None:
+    """Refuse values that their readers could not count with, as llama.cpp does."""
+    alignment = metadata.get("general.alignment", 32)
+    if not _is_count(alignment) or alignment == 0:
+        raise _foreign(path, f"general.alignment is {alignment!r:.60}")
+    prefix = f"{metadata.get('general.architecture', '')}."
+    for key, value in metadata.items():
+        if key.startswith(prefix) and not _is_usable(key.removeprefix(prefix), value):
+            raise _foreign(path, f"{key} is {value!r:.60}")
+
+
+def _is_usable(name: str, value: Any) -> bool:
+    if name in _PER_LAYER and isinstance(value, list):
+        return bool(value) and all(map(_is_count, value))
+    if name == "block_count":
+        return _is_count(value) and value <= _MOST_LAYERS
+    if name in _COUNTS:
+        return _is_count(value)
+    if name in _NUMBERS:
+        return _is_moderate(abs(value) if name == _MAY_BE_NEGATIVE and isinstance(value, float) else value)
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER
+
+
+def _is_moderate(value: Any) -> bool:
+    """Whether it is 0, or a number that can be divided by and into."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (value == 0 or 1 / _MOST_NUMBER < value < _MOST_NUMBER)
+    )
 
 
 def _tensor(cursor: _Cursor, path: Path) -> TensorEntry:

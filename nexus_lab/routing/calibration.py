@@ -233,7 +233,7 @@ def _parse(text: str, origin: str) -> RouterCalibration:
             command=str(values["command"]),
             settings=dict(values.get("settings", {})),
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CalibrationError(
             f"{origin} cannot be read: {error}", next_step="delete it, or run nexus-lab route calibrate again"
         ) from error

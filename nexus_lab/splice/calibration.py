@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from nexus_lab.errors import Decline, NexusError
 from nexus_lab.paths import atomic_write, home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Calibration", "CalibrationCell", "CalibrationError", "load_calibration", "save_calibration"]
 
 _VERSION = 1
+_MOST_TOKENS = 2**31
+_MOST = 1e300
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
@@ -154,13 +157,61 @@ class Calibration:
             if version != _VERSION:
                 raise ValueError(f"version {version!r}")  # noqa: TRY301 - one message for every bad file
             cells = tuple(CalibrationCell(**cell) for cell in fields.pop("cells"))
-            if not cells:
-                raise ValueError("no cells")  # noqa: TRY301
-            return cls(cells=cells, **fields)
+            found = cls(cells=cells, **fields)
+            _check(found)
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(
                 f"calibration cannot be read: {error}", next_step="delete the file and calibrate again"
             ) from error
+        return found
+
+
+def _check(calibration: Calibration) -> None:
+    """Raise ValueError unless every field holds what it is for."""
+    if not calibration.cells:
+        raise ValueError("no cells")
+    records: tuple[Calibration | CalibrationCell, ...] = (calibration, *calibration.cells)
+    for record in records:
+        for item in dataclass_fields(record):
+            value = getattr(record, item.name)
+            if item.name in _HOLDS and not _HOLDS[item.name](value):
+                raise ValueError(f"{item.name} is {value!r:.60}")
+    if calibration.n_tokens_min > calibration.n_tokens_max:
+        raise ValueError("n_tokens_min lies above n_tokens_max")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # Compared, not asked whether it is finite: an integer may be too long for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST < value < _MOST
+
+
+def _is_share(value: object) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+_HOLDS: dict[str, Callable[[object], bool]] = {
+    "fingerprint": _is_text,
+    "context_hash": _is_text,
+    "flash_attention": lambda value: isinstance(value, bool),
+    "strategy": _is_text,
+    "quantile": _is_share,
+    "noise_floor": _is_number,
+    "n_tokens_min": _is_whole,
+    "n_tokens_max": _is_whole,
+    "depth": _is_whole,
+    "budget": _is_share,
+    "dkl_upper": _is_number,
+    "dkl_mean": _is_number,
+    "n": _is_whole,
+}
 
 
 def _path(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Path:
@@ -201,7 +252,7 @@ def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bo
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(
             f"{path} cannot be read: {error}", next_step="delete it and calibrate again"
         ) from error

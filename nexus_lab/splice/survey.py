@@ -117,7 +117,7 @@ def model_label(folder: Path) -> str:
     """Name of the model whose blocks lie in `folder`; the folder's own name where it does not say."""
     try:
         name = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return folder.name
     return str(name) or folder.name
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import lzma
 import shutil
+import struct
 import zipfile
 import zlib
 from pathlib import PurePosixPath
@@ -19,6 +22,16 @@ MAX_BYTES = 2 << 30
 MAX_MEMBERS = 256
 _WANTED = frozenset({MANIFEST, JOURNAL, *(f"{table}.parquet" for table in TABLES)})
 _CHUNK = 1 << 20
+# What zipfile lets out: a password that is wanted and a method that is unknown are a RuntimeError.
+_NOT_WHOLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ValueError,
+    RuntimeError,
+)
 
 
 def pack(folder: Path, target: Path, *, prefix: str = "") -> None:
@@ -55,8 +68,17 @@ def unpack(source: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
             left = max_bytes
             for member in _members(archive, source):
                 left = _extract(archive, member, folder / PurePosixPath(member.filename).name, left, source)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DamagedSession(f"{source} is no whole zip: {error}", next_step="fetch it again") from error
+    except OSError as error:
+        # A place before the file's start, or what bzip2 says; any other is the disk's.
+        if error.errno not in {None, errno.EINVAL}:
+            raise
+        raise _broken(source, error) from error
+    except _NOT_WHOLE as error:
+        raise _broken(source, error) from error
+
+
+def _broken(source: Path, error: Exception) -> DamagedSession:
+    return DamagedSession(f"{source} is no whole zip: {error}", next_step="fetch it again")
 
 
 def _members(archive: zipfile.ZipFile, source: Path) -> list[zipfile.ZipInfo]:

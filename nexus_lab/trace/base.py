@@ -208,7 +208,7 @@ class Manifest:
             )
         try:
             return _manifest(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise DamagedSession(
                 f"the manifest of {where} is damaged: {type(error).__name__}: {error}",
                 next_step="restore it from a copy",

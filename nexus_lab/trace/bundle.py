@@ -90,7 +90,7 @@ def read_manifest(bundle: Path) -> Manifest | None:
         raise DamagedSession(f"{path} cannot be read: {error}", next_step="restore it from a copy") from error
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedSession(f"{path} is not JSON: {error}", next_step="restore it from a copy") from error
     return Manifest.from_dict(values, where=str(bundle))
 
@@ -152,7 +152,7 @@ def _journal(bundle: Path, manifest: Manifest | None, *, live: bool = False) -> 
         return None
     try:
         return fold_journal(read_journal(path), manifest=manifest, live=live)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedSession(
             f"the journal of {bundle} is not one that this version reads: {type(error).__name__}: {error}",
             next_step=f"open it with the version that wrote it, or delete {JOURNAL} to read the rest",
@@ -170,9 +170,10 @@ def _table(bundle: Path, table: str) -> pl.LazyFrame:
         return conform(table, pl.scan_parquet(path))
     except FileNotFoundError:
         raise
-    except (pl.exceptions.PolarsError, OSError) as error:
+    # Some damage makes polars panic, which is no Exception.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DamagedSession(
-            f"table {table!r} of {bundle} cannot be read: {str(error).splitlines()[0]}",
+            f"table {table!r} of {bundle} cannot be read: {str(error).partition(chr(10))[0]}",
             next_step=f"restore {path.name} from a copy, or delete it to read the rest",
         ) from error
 
@@ -237,9 +238,9 @@ def compact(bundle: Path) -> Manifest:
 def _collect(table: pl.LazyFrame, name: str, bundle: Path) -> pl.DataFrame:
     try:
         return table.collect()
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DamagedSession(
-            f"table {name!r} of {bundle} cannot be read: {str(error).splitlines()[0]}",
+            f"table {name!r} of {bundle} cannot be read: {str(error).partition(chr(10))[0]}",
             next_step="restore it from a copy; the journal was kept",
         ) from error
 

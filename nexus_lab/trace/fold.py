@@ -9,7 +9,7 @@ import polars as pl
 
 from nexus_lab.agent.base import Event, EventKind, Status
 from nexus_lab.trace.base import TABLES, BundleStatus, Run
-from nexus_lab.trace.schema import SCHEMAS, frame_of, row_from_json, row_to_json, table_row, to_json
+from nexus_lab.trace.schema import SCHEMAS, frame_of, is_flat, row_from_json, row_to_json, table_row, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -190,6 +190,8 @@ def _event_row(run: str, turn: int | None, span: Mapping[str, Any], unended: str
 
 def _drift_frame(key: Mapping[str, Any], fields: Mapping[str, Any]) -> pl.DataFrame:
     """Return one drift frame, layers x heads, in the long form."""
+    if not is_flat(fields):
+        raise ValueError("the frame is nested without end")
     heads = [len(row) for row in fields["values"]]
     columns = {
         **{name: [value] * sum(heads) for name, value in key.items()},

@@ -31,6 +31,7 @@ __all__ = [
     "SCHEMAS",
     "conform",
     "frame_of",
+    "is_flat",
     "row_from_json",
     "row_to_json",
     "table_row",
@@ -280,7 +281,17 @@ def frame_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     )
 
 
+def is_flat(value: object, *, levels: int = 4) -> bool:
+    """Whether `value` is nested as little as any column needs; polars takes for ever over one without end."""
+    if not isinstance(value, list | tuple | dict):
+        return True
+    parts = value.values() if isinstance(value, dict) else value
+    nested = [part for part in parts if isinstance(part, list | tuple | dict)]
+    return levels > 0 and all(is_flat(part, levels=levels - 1) for part in nested)
+
+
 def _column(name: str, dtype: Any, values: Sequence[Any]) -> pl.Series:
+    values = [value if is_flat(value) else None for value in values]
     try:
         return pl.Series(name, values, dtype=dtype, strict=True)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):

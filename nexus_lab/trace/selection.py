@@ -10,6 +10,7 @@ import polars as pl
 
 from nexus_lab.trace.redact import Redactor
 from nexus_lab.trace.schema import CONTENT_COLUMNS, JSON_COLUMNS, SCHEMAS, to_json
+from nexus_lab.trace.text import from_json
 from nexus_lab.trace.tree import SpanTree, build_tree
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _redacted_column(column: pl.Series, redactor: Redactor, *, parse: bool) -> p
     known: dict[str | None, str | None] = {None: None}
     for text in column.unique():
         if text is not None:
-            known[text] = to_json(redactor.value(json.loads(text))) if parse else redactor.text(text)
+            known[text] = to_json(redactor.value(from_json(text))) if parse else redactor.text(text)
     return pl.Series(column.name, [known[text] for text in column], dtype=pl.String)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from typing import Any
 
 __all__ = [
     "STATUS_SIGNS",
     "clip",
     "count",
     "duration",
+    "from_json",
+    "mapping_of",
     "nats",
     "number",
     "plural",
@@ -138,3 +142,17 @@ def clip(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+
+
+def from_json(text: str | None) -> Any:
+    """Return the value of a text in a JSON column; one that is no JSON counts as none."""
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def mapping_of(text: str | None) -> dict[str, Any]:
+    """Return the mapping that a text in a JSON column holds; an empty one where it holds none."""
+    value = from_json(text)
+    return value if isinstance(value, dict) else {}

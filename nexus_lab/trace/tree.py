@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.trace.text import duration, sign
+from nexus_lab.trace.text import duration, mapping_of, sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -127,11 +126,6 @@ def _node(row: Mapping[str, Any]) -> SpanNode:
         start_ns=row["start"] or 0,
         duration_ns=row["duration"],
         status=row["status"] or "",
-        attributes=_mapping(row["attributes"]),
-        contents=_mapping(row["contents"]),
+        attributes=mapping_of(row["attributes"]),
+        contents=mapping_of(row["contents"]),
     )
-
-
-def _mapping(text: str | None) -> dict[str, Any]:
-    value = json.loads(text) if text else {}
-    return value if isinstance(value, dict) else {}

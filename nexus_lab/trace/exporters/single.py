@@ -14,7 +14,8 @@ import polars as pl
 from nexus_lab.paths import atomic_write
 from nexus_lab.trace.base import FORMAT, TABLES, DamagedSession, ForeignSession, Manifest
 from nexus_lab.trace.exporters.tables import exported_manifest
-from nexus_lab.trace.schema import JSON_COLUMNS, SCHEMAS, conform, to_json
+from nexus_lab.trace.schema import JSON_COLUMNS, SCHEMAS, conform, is_flat, to_json
+from nexus_lab.trace.text import from_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["read_single", "write_single"]
 
 _KIND = "single-file trace"
+_BAD_VALUES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 def write_single(selection: Selection, out: Path) -> None:
@@ -46,7 +48,7 @@ def _columns(table: str, frame: pl.DataFrame, origin: int) -> dict[str, list[Any
         elif isinstance(dtype, pl.Duration):
             values = frame[name].to_physical().to_list()
         elif name in JSON_COLUMNS.get(table, ()):
-            values = [None if text is None else json.loads(text) for text in frame[name]]
+            values = [from_json(text) for text in frame[name]]
         else:
             values = frame[name].to_list()
         columns[name] = values
@@ -63,7 +65,7 @@ def read_single(path: Path) -> tuple[Manifest, dict[str, pl.LazyFrame]]:
     """
     try:
         document = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedSession(f"{path} is not JSON: {error}", next_step="fetch it again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("kind") != _KIND:
         raise ForeignSession(f"{path} is JSON, but no nexus_lab trace", next_step="choose a .nexus.json file")
@@ -71,7 +73,7 @@ def read_single(path: Path) -> tuple[Manifest, dict[str, pl.LazyFrame]]:
     try:
         origin = int(document["origin_ns"])
         tables = {table: _frame(table, document["tables"].get(table, {}), origin) for table in TABLES}
-    except (KeyError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:
+    except (*_BAD_VALUES, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DamagedSession(
             f"the tables of {path} do not hold together: {type(error).__name__}: {error}",
             next_step="fetch it again",
@@ -86,6 +88,8 @@ def _frame(table: str, columns: dict[str, list[Any]], origin: int) -> pl.LazyFra
         if name in JSON_COLUMNS.get(table, ()):
             texts = [None if value is None else to_json(value) for value in values]
             series.append(pl.Series(name, texts, dtype=pl.String))
+        elif not all(map(is_flat, values)):
+            raise ValueError(f"{name} of {table} holds a value that is nested without end")
         elif isinstance(dtype, pl.Datetime):
             series.append((pl.Series(name, values, dtype=pl.Int64) + origin).cast(dtype))
         elif isinstance(dtype, pl.Duration):

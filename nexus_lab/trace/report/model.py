@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from nexus_lab.trace.text import (
     clip,
     count,
     duration,
+    mapping_of,
     nats,
     plural,
     ratio,
@@ -261,7 +261,7 @@ def _problems(selection: Selection, limits: Limits) -> Shown[ProblemView]:
 
 
 def _problem(row: _Row) -> ProblemView:
-    attributes, contents = (_mapping(row[name]) for name in ("attributes", "contents"))
+    attributes, contents = (mapping_of(row[name]) for name in ("attributes", "contents"))
     reasons: Iterable[Any] = (attributes.get("reason"), attributes.get("error_type"), contents.get("error"))
     reason = ": ".join(str(item) for item in reasons if item)
     if row["status"] == Status.INTERRUPTED:
@@ -279,8 +279,3 @@ def _problem(row: _Row) -> ProblemView:
 
 def _what(kind: str, name: str) -> str:
     return kind if name in ("", kind) else f"{kind}: {name}"
-
-
-def _mapping(text: str | None) -> dict[str, Any]:
-    value = json.loads(text) if text else {}
-    return value if isinstance(value, dict) else {}

@@ -12,7 +12,7 @@ from nexus_lab.agent.base import EventKind, Status
 from nexus_lab.trace.report.figures import Bar, MarginBar, bar, margin_bar
 from nexus_lab.trace.report.limits import Limits, Shown
 from nexus_lab.trace.report.spans import STATUS_TONES, SpanLine, span_lines
-from nexus_lab.trace.text import clip, count, duration, number, sign, status_word
+from nexus_lab.trace.text import clip, count, duration, from_json, mapping_of, number, sign, status_word
 from nexus_lab.trace.tree import SpanNode, build_tree
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _scale(routing: pl.DataFrame) -> float:
 def _turn_view(root: SpanNode, said: _Row | None, routed: _Row | None, frame: _Frame) -> TurnView:
     said, limits = said or {}, frame.limits
     contents = root.contents
-    arguments = _parsed(said.get("arguments"))
+    arguments = from_json(said.get("arguments"))
     outcome = said.get("outcome") or status_word(root.status)
     problem = said.get("problem") or root.attributes.get("error_type")
     error = contents.get("error")
@@ -191,10 +191,6 @@ def _text(value: Any, limits: Limits) -> str | None:
     if value is None or value == "":
         return None
     return clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), limits.text)
-
-
-def _parsed(text: str | None) -> Any:
-    return json.loads(text) if text else None
 
 
 def _pairs(arguments: Any, limits: Limits) -> tuple[tuple[str, str], ...] | None:
@@ -257,7 +253,7 @@ def _facts(
         yield Fact("Context", f"{count(said['prompt_tokens'])} tokens{reused}")
     if said.get("generated_tokens") is not None:
         yield Fact("Generated", f"{count(said['generated_tokens'])} tokens")
-    settings = _parsed(said.get("settings")) or {}
+    settings = mapping_of(said.get("settings"))
     if settings:
         yield Fact("Ran with", _settings(settings, session_settings))
     if routed and routed["times_ms"]:
