@@ -65,7 +65,8 @@ _TEMPLATE = """
 {% endif %}
 {% if card.problem %}<p>× {{ card.problem.message }} {{ card.problem.next_step or "" }}
 {{ "The tool had run before; what it did stays done." if card.result is not none }}</p>{% endif %}
-{% if card.answer %}<p>{{ card.answer }}</p>{% endif %}
+{% if card.answer %}<p class="answer">{{ card.answer }}</p>{% endif %}
+{% if card.cut_at %}<p>cut at {{ card.cut_at | number }} tokens, the answer's limit</p>{% endif %}
 <p>{{ card.total_ms | ms }}, first token after {{ card.ttft_ms | ms }},
 {{ card.prompt_tokens | number }} tokens in the context</p>
 </article>

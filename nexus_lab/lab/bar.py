@@ -56,7 +56,9 @@ class Bar:
                 self._notice = None  # what was said of an earlier job
         elif event.kind in _STAGES:
             if event.duration_ns is None:
-                self._stages[event.id] = _STAGES[event.kind]
+                self._desk.driver.forget_progress()  # it was that of an earlier stage
+                tool = f" {event.name}" if event.kind is EventKind.TOOL else ""
+                self._stages[event.id] = _STAGES[event.kind] + tool
             else:
                 self._stages.pop(event.id, None)
         used = event.attributes.get("cells_used")

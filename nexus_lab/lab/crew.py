@@ -287,8 +287,13 @@ class Crew:
     def end_run(self) -> None:
         """End the run being recorded; the next turn begins another."""
         recorder, self._desk.recorder = self._desk.recorder, None
-        if recorder is not None:
+        if recorder is None:
+            return
+        try:
             recorder.close()
+        except NexusError as error:
+            logger.warning("%s", error.problem)
+            self._desk.bar.tell("bad", f"The record could not be finished: {error.problem}")
 
     def close(self) -> None:
         """End agent, record, and servers and engine of our own; after the lanes have ended."""

@@ -135,7 +135,10 @@ class Desk:
         self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
 
     def __repr__(self) -> str:
-        return f"Desk({self.model_name or 'no model'}, {len(self.registry)} tools, {self.driver.state.label})"
+        notice = self.bar.part()["notice"]
+        problem = f", ! {notice['text']}" if notice and notice["status"] == "bad" else ""
+        tools = f"{len(self.registry)} tools"
+        return f"Desk({self.model_name or 'no model'}, {tools}, {self.driver.state.label}{problem})"
 
     # -- what views get -----------------------------------------------------------------------------------
 

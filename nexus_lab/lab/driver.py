@@ -201,6 +201,11 @@ class Driver:
             self._progress = Progress(label, done, total) if self._running else None
         self._on_change()
 
+    def forget_progress(self) -> None:
+        """Say that what `progress` told is over; from any thread."""
+        with self._condition:
+            self._progress = None
+
     def stop(self) -> bool:
         """Make the running job end, from any thread, at once; returns whether there was one.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from nexus_lab.agent import Turn
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.sources import ToolSource
     from nexus_lab.registry import Problem, Registry, ToolSpec
@@ -38,6 +39,7 @@ _TEMPLATE = """
 <td>{{ row.problem.message if row.problem else row.command or "" }}</td></tr>
 {% endfor %}
 </tbody></table>
+{% for item in part.problems %}<p>{{ item.severity }}: {{ item.text }}</p>{% endfor %}
 <table><thead><tr><th>Tool</th><th>Server</th><th>Signature</th><th>Schema</th><th>Reads only</th>
 <th>Checks</th></tr></thead><tbody>
 {% for row in part.tools %}
@@ -75,9 +77,24 @@ class RegistryPanel(Panel):
             "name": registry.name,
             "servers": [self._server_row(source) for source in self.desk.sources.all],
             "tools": self._tool_rows(),
+            "problems": self._left_out(),
             **self._totals(tools),
             "n_ctx": engine.n_ctx if engine is not None else None,
         }
+
+    def _left_out(self) -> list[dict[str, str]]:
+        """Return what is wrong with servers, and with tools that are not there because of it."""
+        names = {tool.name for tool in self._tools()}
+        return [
+            {"severity": item.severity.value, "text": str(item).partition(": ")[2]}
+            for item in self.desk.registry.problems
+            if item.tool not in names and item.severity is not Severity.NOTE
+        ]
+
+    def on_turn(self, turn: Turn) -> None:  # noqa: ARG002 - the contract
+        """Show a server that has died in the turn."""
+        if any(row["status"] == "failed" for row in map(self._server_row, self.desk.sources.all)):
+            self.changed()
 
     def on_tools(self) -> None:
         """Count what is new."""

@@ -16,6 +16,7 @@ from nexus_lab.lab.routing_records import DecisionRow, of_box, of_event, of_note
 from nexus_lab.lab.wire import BadRequest, Lane, instant, job, to_json
 from nexus_lab.registry import neutralise
 from nexus_lab.routing import RoutingError, load_calibration
+from nexus_lab.routing.scoring import LEXICAL_WEIGHT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,8 +36,9 @@ _TEMPLATE = """
 <table><thead><tr><th>Request</th><th>Decision</th><th>Tool</th><th>Margin</th><th>tau</th><th>Mark</th>
 <th>Why</th></tr></thead><tbody>
 {% for row in part.decisions %}
-<tr><td>{{ row.request }}</td><td>{{ row.decision }}</td><td><code>{{ row.tool or "no tool" }}</code></td>
-<td>{{ row.margin | number(4) }}</td><td>{{ row.tau | number(4) }}</td>
+<tr><td>{{ row.request }}</td><td class="num">{{ row.decision }}</td>
+<td class="num"><code>{{ row.tool or "no tool" }}</code></td>
+<td class="r num">{{ row.margin | number(4) }}</td><td class="r num">{{ row.tau | number(4) }}</td>
 <td>{{ row.mark or "" }}{{ " (" ~ row.right_tool ~ ")" if row.right_tool else "" }}</td>
 <td>{{ row.reason }}</td></tr>
 {% endfor %}
@@ -76,6 +78,7 @@ class RoutingPanel(Panel):
         given = self.desk.profile.tau
         return {
             "decisions": decisions,
+            "lexical_weight": LEXICAL_WEIGHT,
             "margins": [
                 {"margin": note.margin, "mark": note.mark, "ms": note.ms} for note in notes[-_MARGINS_SENT:]
             ],

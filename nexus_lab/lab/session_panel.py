@@ -74,7 +74,8 @@ class SessionPanel(Panel):
         since = None if self._last_event is None else time.monotonic() - self._last_event
         journal = None
         if recorder is not None:
-            journal = {"path": shown_path(recorder.path / JOURNAL), "seconds_since_event": since}
+            path = recorder.path / JOURNAL
+            journal = {"path": shown_path(path), "seconds_since_event": since, "gone": not path.exists()}
         return {
             "name": self.desk.session_name,
             "folder": shown_path(self.folder),
@@ -105,6 +106,8 @@ class SessionPanel(Panel):
             status, text = "warn", "waiting for approval"
         elif desk.recorder is not None and desk.recorder.failure is not None:
             status, text = "bad", "no longer recorded: the disk failed"
+        elif desk.recorder is not None and not (desk.recorder.path / JOURNAL).exists():
+            status, text = "bad", "no longer recorded: the journal is gone"
         elif live.failed:
             status, text = "bad", f"recording, {live.failed} failed"
         elif live.declined:

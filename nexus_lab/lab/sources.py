@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from nexus_lab.registry import ProblemKind, Registry, ServerError, Transport
+from nexus_lab.registry import ProblemKind, Registry, RegistryError, ServerError, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,8 +130,15 @@ class Sources:
             if tool.server not in toolbox.servers
         ]
         configs = [config for config in toolbox.registry.servers if config.name not in toolbox.servers]
-        if others or configs:
-            self.add_registry(Registry.of(others, name=toolbox.registry.name, servers=configs))
+        problems = [item for item in toolbox.registry.problems if item.server not in toolbox.servers]
+        if others or configs or problems:
+            self.add_registry(
+                Registry.of(others, name=toolbox.registry.name, servers=configs, problems=problems)
+            )
+        for item in problems:
+            if item.kind is ProblemKind.SERVER_FAILED and item.server is not None:
+                known = self.get(item.server) or ToolSource(name=item.server, state="failed")
+                self.put(replace(known, state="failed", error=RegistryError(item.message)))
 
     def registry(self) -> Registry:
         """Return the registry of all tools; where two sources use a name, the first keeps it."""

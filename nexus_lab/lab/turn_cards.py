@@ -53,6 +53,8 @@ class TurnCard:
 
     Attributes
     ----------
+    cut_at
+        Tokens after which the answer was cut, at its limit; ``None`` where it ended by itself.
     call
         The call as far as the model has written it; empty once its arguments are known.
     """
@@ -60,6 +62,7 @@ class TurnCard:
     number: int
     request: str
     answer: str
+    cut_at: int | None
     state: str
     tool: str | None
     server: str | None
@@ -95,6 +98,7 @@ class TurnLog:
     start_ns: int
     answer: list[str] = field(default_factory=list)
     call: list[str] = field(default_factory=list)
+    cut_at: int | None = None
     state: str = "running"
     tool: str | None = None
     server: str | None = None
@@ -117,6 +121,9 @@ class TurnLog:
             self._hear_tool(event)
         elif event.kind is EventKind.ARGUMENTS and event.duration_ns is None:
             self.call.clear()
+        elif event.kind is EventKind.GENERATE and event.name == "answer":
+            tokens, reason = event.attributes.get("tokens"), event.attributes.get("stop_reason")
+            self.cut_at = tokens if reason == "max_tokens" and isinstance(tokens, int) else None
         for row in event.rows:
             if isinstance(row, RoutingRow):
                 self.tool = row.tool
@@ -167,6 +174,7 @@ class TurnLog:
             number=self.number,
             request=self.request,
             answer="".join(self.answer).strip(),
+            cut_at=self.cut_at,
             state="waiting" if waiting and self.state == "running" else self.state,
             tool=self.tool,
             server=self.server,

@@ -147,6 +147,36 @@ def test_a_turn_that_fails_after_its_tool_ran_has_failed_and_shows_what_came_bac
     assert desk.agent.history == ()
 
 
+def test_an_answer_that_reached_its_limit_says_so(make_desk):
+    desk = make_desk("hello", answer_tokens=2)
+    desk.ask("echo hello").get()
+    assert _card(desk)["cut_at"] == 2
+    assert "cut at 2 tokens" in desk.panels["agent"].to_html()
+
+
+def test_the_bar_names_the_tool_that_runs_and_forgets_the_prefill(make_desk):
+    desk = make_desk("hang")
+    ticket = desk.ask("echo hang")
+    eventually(lambda: desk.parts(["bar"])["bar"]["holder"] == "turn 1, tool call echo")
+    assert desk.parts(["bar"])["bar"]["progress"] is None
+    desk.stop()
+    ticket.get()
+
+
+def test_a_server_that_dies_in_a_turn_shows_as_failed_in_views(make_desk):
+    desk, view = make_desk("hello"), View()
+    desk.ask("echo hello").get()
+    view.link = ViewLink(desk, view.send)
+    view.link.receive({"kind": "hello"})
+    eventually(lambda: view.parts)
+    view.ack()
+    desk.sources.get("raw").server.close()
+    desk.panels["registry"].on_turn(None)
+    eventually(lambda: "registry" in view.parts[-1]["parts"])
+    rows = {row["name"]: row["status"] for row in desk.parts(["registry"])["registry"]["servers"]}
+    assert rows["raw"] == "failed"
+
+
 def test_stop_in_prefill_ends_the_turn_and_keeps_the_queue(make_desk):
     desk = make_desk("hello")
     ask = make_desk.ask(desk)
@@ -173,7 +203,7 @@ def test_stop_in_prefill_ends_the_turn_and_keeps_the_queue(make_desk):
 def test_stop_during_a_tool_call_ends_it(make_desk):
     desk = make_desk("hang")
     ticket = desk.ask("echo hang")
-    eventually(lambda: (desk.parts(["bar"])["bar"]["holder"] or "").endswith("tool call"))
+    eventually(lambda: (desk.parts(["bar"])["bar"]["holder"] or "").endswith("tool call echo"))
     desk.stop()
     assert ticket.get().outcome is TurnOutcome.CANCELLED
 
@@ -302,7 +332,7 @@ def test_a_box_during_a_turn_does_not_wait_for_it(make_desk):
     desk = make_desk("hang")
     ask = make_desk.ask(desk)
     running = desk.ask("echo hang")
-    eventually(lambda: (desk.parts(["bar"])["bar"]["holder"] or "").endswith("tool call"))
+    eventually(lambda: (desk.parts(["bar"])["bar"]["holder"] or "").endswith("tool call echo"))
     row = ask("routing.route", request="echo it", with_conversation=True, top_k=1)
     assert row.tool == "echo"
     assert not running.done

@@ -13,9 +13,17 @@ from echo_tool import RAW_SERVER
 from nexus_lab.arguments import tool_text
 from nexus_lab.lab.crew import NotReady
 from nexus_lab.lab.desk import Desk
+from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.lab.routing_book import book_path
 from nexus_lab.lab.wire import BadRequest, UnknownMethod
-from nexus_lab.registry import Registry, RegistryFormatError, ServerConfig, ServerStartFailed, ToolNotFound
+from nexus_lab.registry import (
+    Registry,
+    RegistryFormatError,
+    ServerConfig,
+    ServerStartFailed,
+    ToolNotFound,
+    connect,
+)
 from nexus_lab.settings import Profile, SettingsError
 
 LIST = json.dumps([{"name": "now", "description": "Tell the time", "inputSchema": {"type": "object"}}])
@@ -192,6 +200,32 @@ def test_a_server_that_failed_is_started_with_another_command_and_other_variable
     ask("registry.stop", name="raw")
     ask("registry.retry", name="raw", env={"NEXUS_TEST": None})
     assert files_desk.sources.get("raw").config.env == {}
+
+
+def test_a_server_that_the_users_toolbox_could_not_start_is_told(nexus_home):  # noqa: ARG001
+    tools = connect(raw_config("mute", "exit"), on_failure="record")
+    with Desk(tools=tools, embedder=WordEmbedder()) as desk:
+        part = desk.parts(["registry"])["registry"]
+        (row,) = [row for row in part["servers"] if row["name"] == "mute"]
+        assert row["status"] == "failed"
+        assert row["problem"]["message"]
+        assert any("mute" in item["text"] for item in part["problems"])
+        assert "mute" in desk.panels["registry"].to_html()
+
+
+def test_tools_that_were_left_out_are_listed_with_the_reason(ask, files_desk):
+    ask(
+        "registry.load_text",
+        text='{"tools": [{"description": "no name"}, {"name": "fine", "inputSchema": {}}]}',
+    )
+    part = files_desk.parts(["registry"])["registry"]
+    assert [item["text"] for item in part["problems"]] == ["entry 0: no tool: it has description"]
+
+
+def test_what_went_wrong_is_in_the_repr_too(nexus_home):  # noqa: ARG001
+    with Desk(model="/no/such.gguf", embedder=WordEmbedder()) as desk:
+        wait_for_all((desk.driver, desk.side))
+        assert "/no/such.gguf" in repr(desk)
 
 
 def test_stop_ends_the_start_of_a_server_that_says_nothing(ask, files_desk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -520,6 +521,18 @@ def test_contents_go_out_only_when_asked_for_and_redacted(desk, bundle):
     for method in (panel.export, panel.estimate):
         with pytest.raises(SessionError):
             method("story/r-001", "pdf")
+
+
+def test_a_journal_that_was_taken_away_is_told(desk):
+    panel = desk.panels["session"]
+    desk.crew.begin_run()
+    assert panel.part()["journal"]["gone"] is False
+    shutil.rmtree(desk.recorder.path)
+    assert panel.part()["journal"]["gone"] is True
+    assert panel.runs[0].status_text == "no longer recorded: the journal is gone"
+    desk.recorder.path.mkdir()
+    desk.crew.end_run()
+    assert "could not be finished" in desk.bar.part()["notice"]["text"]
 
 
 def test_paths_are_whole_and_home_is_short(tmp_path, monkeypatch, bundle):

@@ -8,10 +8,16 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 /** Names of our own props and of the client: on no wire, on no interface of the DOM, never used as text. */
-const INTERNAL =
-  /^(client|part|draft|stepper|digits|rowKey|headClass|columns|cell|extent|centre|busy|pressed|onValue|onPick|onCheck|onEnter|onStep|onMove|onDone|onRun|onRerun|budgetKind|ownColours|stoppable|nextBreakpoint|wantPieces|openKeys|setTau|primary|quiet|tight|flush|peek|layer|layers|head|heads|options|chosen|wrap)$/;
+const INTERNAL = `
+  client part draft stepper digits rowKey headClass columns cell extent centre busy pressed onValue
+  onPick onCheck onEnter onStep onMove onDone onRun onRerun budgetKind ownColours stoppable
+  nextBreakpoint wantPieces openKeys setTau primary quiet tight flush peek layer layers head heads
+  options chosen wrap keep told fault shares nPast tall wide endInk tile onChoose onMeasure onCapture
+  onDecision onAccent rBase topK meanMs inputRef buttonRef arrived rank picked branch panel states
+  positions frame selected onSelect
+`;
 /** Attributes of elements, which `src/jsx.ts` gives their full names again. */
-const ATTRIBUTES = /^(class|disabled|onClick|onInput|onKeyDown|placeholder|role|scope|tabIndex|title)$/;
+const ATTRIBUTES = `class disabled onClick onInput onKeyDown placeholder role scope tabIndex title`;
 
 const here = dirname(fileURLToPath(import.meta.url));
 const common = {
@@ -47,7 +53,7 @@ if (process.argv.includes("--dev")) {
     entryPoints: { widget: "src/widget.tsx" },
     outdir: out,
     minify: true,
-    mangleProps: new RegExp(`${INTERNAL.source}|${ATTRIBUTES.source}`),
+    mangleProps: new RegExp(`^(${`${INTERNAL} ${ATTRIBUTES}`.trim().split(/\s+/).join("|")})$`),
   });
   await build({
     ...common,

@@ -46,10 +46,10 @@ function storyChannel(): Channel {
 const client: Client = openView(connect(storyChannel()));
 client.theme.value = theme;
 client.panel.value = (query.get("panel") ?? "registry") as PanelName;
-if (query.get("panel") === "registry") client.kept<string | null>("registry.tool", null).value = "issue_write";
-if (query.get("panel") === "routing") client.kept("routing.request", "").value = "Close 482 as a duplicate of 467.";
+if (query.get("panel") === "registry") client.keep<string | null>("registry.tool", null).value = "issue_write";
+if (query.get("panel") === "routing") client.keep("routing.request", "").value = "Close 482 as a duplicate of 467.";
 if (query.get("panel") === "session" && query.get("state") !== "empty") {
-  client.kept("session.choice", { a: null, b: null } as { a: string | null; b: string | null }).value = { a: "r-012", b: "r-013" };
-  client.kept<readonly number[]>("session.turns", []).value = [4];
+  client.keep("session.choice", { a: null, b: null } as { a: string | null; b: string | null }).value = { a: "r-012", b: "r-013" };
+  client.keep<readonly number[]>("session.turns", []).value = [4];
 }
 render(<Workbench client={client} only={query.get("only") as PanelName | null} />, document.getElementById("view")!);

@@ -15,6 +15,9 @@ import { SessionPanel } from "./panels/session";
 import { SplicePanel } from "./panels/splice";
 import type { PanelName } from "./protocol";
 import { Dialog, Empty } from "./ui";
+import { hideNothing } from "./ui/visible";
+
+hideNothing();
 
 type Panel = (props: { client: Client }) => JSX.Element | null;
 
@@ -35,7 +38,7 @@ function neighbour(current: PanelName, delta: number): PanelName {
 
 /** How many tools there are, once that is known. */
 function TabCount({ client, name }: { client: Client; name: PanelName }) {
-  const tools = name === "registry" ? client.parts.registry.value?.tools.length : undefined;
+  const tools = name === "registry" ? client.told.registry.value?.tools.length : undefined;
   return tools ? <span class="n">{int(tools)}</span> : null;
 }
 
@@ -136,9 +139,9 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
   const entry = PANELS.find(({ name }) => name === shown) ?? PANELS[0]!;
 
   // Who has no model yet begins with the models; decided once, when the kernel is first heard.
-  const heard = client.parts.bar.value !== null;
+  const heard = client.told.bar.value !== null;
   useEffect(() => {
-    const begins = client.panel.peek() === "registry" && client.parts.bar.peek()?.engine === "unloaded";
+    const begins = client.panel.peek() === "registry" && client.told.bar.peek()?.engine === "unloaded";
     if (begins) client.panel.value = "models";
   }, [heard]);
 
@@ -171,7 +174,7 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
 
   return (
     <div
-      class="nl"
+      class="nl nl-workbench"
       ref={root}
       data-theme={client.theme.value}
       data-own={client.ownColours.value || undefined}
@@ -189,7 +192,7 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
         aria-label={only ? entry.title : undefined}
         tabIndex={-1}
       >
-        {client.parts[entry.name].value === null ? <Waiting /> : <entry.Panel client={client} />}
+        {client.told[entry.name].value === null ? <Waiting /> : <entry.Panel client={client} />}
       </div>
       <Footer client={client} openKeys={() => setKeys(true)} />
       <KeySheet open={keys} onClose={() => setKeys(false)} />

@@ -57,7 +57,7 @@ function EngineState({ client, bar }: { client: Client; bar: BarPart | null }) {
 }
 
 export function Bar({ client }: { client: Client }) {
-  const bar = client.parts.bar.value;
+  const bar = client.told.bar.value;
   return (
     <header class="bar">
       <div class="bar-items">
@@ -90,7 +90,7 @@ export function Bar({ client }: { client: Client }) {
 
 /** What the kernel wants said to all panels. */
 export function Notice({ client }: { client: Client }) {
-  const notice = client.parts.bar.value?.notice;
+  const notice = client.told.bar.value?.notice;
   if (!notice) return null;
   return (
     <div class="notice small" role="status">

@@ -29,7 +29,7 @@ export type Theme = "light" | "dark";
 export interface Client {
   /** Rejects with an error that `problemOf` turns into the kernel's `ErrorInfo`. */
   request<T>(method: string, params?: object): Promise<Reply<T>>;
-  readonly parts: PartSignals;
+  readonly told: PartSignals;
   /** Requests without a reply yet, oldest first. */
   readonly pending: ReadonlySignal<readonly Pending[]>;
   /** False once the kernel is gone. */
@@ -49,7 +49,7 @@ export interface Client {
   /** Speaks in the live region. */
   say(text: string): void;
   /** A signal that outlives the panel's being shown: drafts, filters, selections. */
-  kept<T>(key: string, initial: T): Signal<T>;
+  keep<T>(key: string, initial: T): Signal<T>;
 }
 
 const PROBLEM = Symbol("problem");
@@ -177,7 +177,7 @@ export function connect(channel: Channel): Client {
 
   const shared = {
     request,
-    parts,
+    told: parts,
     pending,
     alive,
     stoppable,
@@ -203,7 +203,7 @@ function viewState() {
     say: (text: string) => {
       live.value = text;
     },
-    kept: <T>(key: string, initial: T): Signal<T> => {
+    keep: <T>(key: string, initial: T): Signal<T> => {
       let found = store.get(key) as Signal<T> | undefined;
       if (!found) {
         found = signal(initial);

@@ -35,9 +35,9 @@ export function listenToCommands(root: HTMLElement, client: Client): () => void 
 
 /** Shows the decision before the one that is shown, and after the oldest the newest again. */
 function nextDecision(client: Client): void {
-  const decisions = client.parts.routing.peek()?.decisions ?? [];
-  const follow = client.kept("routing.follow", true);
-  const chosen = client.kept<string | null>("routing.chosen", null);
+  const decisions = client.told.routing.peek()?.decisions ?? [];
+  const follow = client.keep("routing.follow", true);
+  const chosen = client.keep<string | null>("routing.chosen", null);
   const at = follow.peek() ? 0 : decisions.findIndex(({ id }) => id === chosen.peek());
   const next = decisions[(at + 1) % Math.max(1, decisions.length)];
   client.panel.value = "routing";

@@ -142,6 +142,8 @@ export interface RegistryPart {
   name: string;
   servers: ServerRow[];
   tools: ToolRow[];
+  /** What is wrong with servers, and with tools that are not there because of it. */
+  problems: { severity: "warning" | "error"; text: string }[];
   schema_tokens: number | null;
   signature_tokens: number | null;
   n_ctx: number | null;
@@ -211,6 +213,8 @@ export interface DecisionRow {
 export interface RoutingPart {
   /** Newest first. */
   decisions: DecisionRow[];
+  /** What a lexical score of 1 adds to the cosine in stage 1. */
+  lexical_weight: number;
   /** Margins of recorded decisions, oldest first, with the mark of each. */
   margins: { margin: number; mark: "right" | "wrong" | null; ms: number }[];
   tau: number;
@@ -407,6 +411,8 @@ export interface TurnCard {
   number: number;
   request: string;
   answer: string;
+  /** Tokens after which the answer was cut, at its limit; null where it ended by itself. */
+  cut_at: number | null;
   state: "running" | "waiting" | "called" | "abstained" | "refused" | "failed" | "cancelled";
   tool: string | null;
   server: string | null;
@@ -497,7 +503,8 @@ export interface SessionPart {
   name: string;
   folder: string;
   runs: RunRow[];
-  journal: { path: string; seconds_since_event: number | null } | null;
+  /** `gone`: it was taken away while it is written, so that nothing is kept any more. */
+  journal: { path: string; seconds_since_event: number | null; gone: boolean } | null;
   targets: { target: string; label: string; detail: string }[];
 }
 /** What is removed from contents: all kinds that are known, keys and passwords only, or nothing. */

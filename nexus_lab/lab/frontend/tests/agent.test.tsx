@@ -152,6 +152,22 @@ describe("turns", () => {
     expect(root.textContent!.split(evil).length).toBeGreaterThan(8);
   });
 
+  it("shows hidden characters by their number, so that no tool looks like another", () => {
+    const evil = "evil\u202etxt.exe\u0000";
+    const call = { ...AGENT.approval!, tool: evil, arguments: { [evil]: `👩\u200d💻 ${evil}` } };
+    const { root } = open({ ...AGENT, turns: [{ ...WAITING_TURN, request: evil, tool: evil }], approval: call });
+    expect(root.textContent).not.toMatch(/[\u202e\0]/);
+    expect(root.textContent!.split("evil\\u202etxt.exe\\u0000").length).toBeGreaterThan(3);
+    expect(root.textContent).toContain("👩\u200d💻");
+  });
+
+  it("says that an answer was cut, and which τ a turn ran with", () => {
+    const turn = { ...WAITING_TURN, state: "called" as const, cut_at: 96, settings: { ...WAITING_TURN.settings, tau: null } };
+    const { root } = open({ ...AGENT, approval: null, turns: [turn] });
+    expect(root.textContent).toContain("cut at 96 tokens");
+    expect(root.textContent).toMatch(/τ = 0\.\d{4} \(calibrated\)/);
+  });
+
   it("shows the call as it is written, as text, and its arguments once they are known", async () => {
     const call = '{"name": "issue_read", "arguments": {"owner": "<img src=x>';
     const live = { ...WAITING_TURN, number: 5, state: "running" as const, tool: "issue_read", arguments: null, call };

@@ -156,7 +156,7 @@ describe("stepping", () => {
     await settled();
     expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([8, 4]);
     expect(stepper.shown.value).toBe(4);
-    expect(kernel.client.parts.cache.value?.cursor).toBe(4);
+    expect(kernel.client.told.cache.value?.cursor).toBe(4);
     stepper.close();
   });
   it("stays within the program", async () => {

@@ -41,7 +41,7 @@ describe("client", () => {
     await vi.waitFor(() => expect(acks(kernel.log as never)).toEqual([1]), 5000);
     kernel.push({ bar: { ...BAR, context_used: 2 } });
     kernel.push({ bar: { ...BAR, context_used: 3 } });
-    expect(kernel.client.parts.bar.value?.context_used).toBe(3);
+    expect(kernel.client.told.bar.value?.context_used).toBe(3);
     await vi.waitFor(() => expect(acks(kernel.log as never)).toEqual([1, 2, 3]), 5000);
   });
 
@@ -58,14 +58,14 @@ describe("client", () => {
   it("keeps parts that a message does not name, and ignores unknown ones", () => {
     const kernel = fakeKernel({ bar: BAR }, {});
     kernel.push({ models: null, nonsense: 1 } as never);
-    expect(kernel.client.parts.bar.value).toBe(BAR);
-    expect("nonsense" in kernel.client.parts).toBe(false);
+    expect(kernel.client.told.bar.value).toBe(BAR);
+    expect("nonsense" in kernel.client.told).toBe(false);
   });
 
   it("puts the items of a list that it has around those that come", () => {
     const kernel = fakeKernel({}, {});
     const turns = (numbers: number[]) => ({ agent: { turns: numbers } }) as never;
-    const shown = () => kernel.client.parts.agent.value?.turns;
+    const shown = () => kernel.client.told.agent.value?.turns;
     const steps: [number[], [number, number, number, number], number[]][] = [
       [[4], [0, 3, 0, 0], [1, 2, 3, 4]],
       [[5], [1, 3, 0, 0], [2, 3, 4, 5]],
@@ -86,10 +86,10 @@ describe("client", () => {
     kernel.miss();
     for (const context_used of [7, 8]) kernel.push({ bar: { ...BAR, context_used } }, {});
     expect(hellos()).toBe(2);
-    expect(kernel.client.parts.bar.value).toBe(BAR);
+    expect(kernel.client.told.bar.value).toBe(BAR);
     kernel.push({ bar: { ...BAR, context_used: 9 } });
     kernel.push({ bar: { ...BAR, context_used: 10 } }, {});
-    expect(kernel.client.parts.bar.value?.context_used).toBe(10);
+    expect(kernel.client.told.bar.value?.context_used).toBe(10);
     expect(hellos()).toBe(2);
   });
 

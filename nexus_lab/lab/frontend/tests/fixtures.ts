@@ -89,6 +89,7 @@ export const REGISTRY: RegistryPart = {
     },
   ],
   tools: TOOLS.map(toolRow),
+  problems: [],
   schema_tokens: 21418,
   signature_tokens: 1466,
   n_ctx: 8192,
@@ -184,6 +185,7 @@ export function margins(count = 240): RoutingPart["margins"] {
 }
 
 export const ROUTING: RoutingPart = {
+  lexical_weight: 0.5,
   decisions: [
     DECISION,
     auto("d3", 3, "Is there an older ticket about the same crash?", 0.0287, "find_duplicate"),
@@ -219,6 +221,7 @@ const TURN: TurnCard = {
   tool: "issue_read",
   server: "github",
   call: "",
+  cut_at: null,
   arguments: { owner: "brightloom", repo: "orchard", issue_number: 482 },
   result: '{"number": 482, "title": "Checkout freezes"}',
   result_is_error: false,
@@ -313,7 +316,7 @@ export const SESSION: SessionPart = {
     run("r-009", "29T16:44", "SmolLM2-135M", "rolling_drop", 3, "ok", "recovered", 0.0113, "from the journal after a kernel restart"),
     run("r-008", "29T16:02", "SmolLM2-135M", "full", 2, "bad", "tool failed", 0.0061, "issue_write: 403, token may not write"),
   ],
-  journal: { path: "/data/ticket-triage.nexus/journal", seconds_since_event: 3 },
+  journal: { path: "/data/ticket-triage.nexus/journal", seconds_since_event: 3, gone: false },
   targets: [
     { target: "parquet", label: "Bundle, Parquet", detail: "polars, everything" },
     { target: "json", label: "Single-file trace", detail: "opens in Lab, no kernel" },

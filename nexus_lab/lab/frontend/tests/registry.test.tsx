@@ -116,6 +116,12 @@ describe("servers", () => {
     expect(kernel.asked("registry.retry")).toEqual([{ name: "calendar", line: "calendar-mcp --verbose", env }]);
   });
 
+  it("lists what is wrong with servers and with tools that are not there", () => {
+    const text = "mail: its answer breaks the protocol";
+    const { root } = open({ ...REGISTRY, problems: [{ severity: "error", text }] });
+    expect([...root.querySelectorAll(".note")].map((note) => note.textContent)).toContain(`Left out or amiss: 1${text}`);
+  });
+
   it("stops the chosen server", async () => {
     const { kernel, root } = open();
     await click(button(root, /^github/));

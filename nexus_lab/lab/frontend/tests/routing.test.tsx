@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ranked, timesLine } from "../src/panels/routing/decision";
+import { ranked, timesLine, gain } from "../src/panels/routing/decision";
 import { DECISION, fakeKernel, PARTS, ROUTING } from "./fixtures";
 import { button, change, choose, click, field, mount, press, settle, type } from "./dom";
 
@@ -19,6 +19,11 @@ describe("routing panel", () => {
     expect(text).toContain("41.9\u00a0ms: rerank 38.4, embed 3.1");
   });
 
+  it("tells what stage 1 adds to cosine and words", () => {
+    const row = { tool: "a", dense: 0.262, lexical: 0.072, score: 0.3484, cross_encoder: null, view: null };
+    expect(gain(row, 0.5)).toBe(" with 0.050 for the server called last");
+    expect(gain({ ...row, score: 0.298 }, 0.5)).toBe("");
+  });
   it("lists candidates in stage-1 order with their final place", () => {
     const rows = ranked(DECISION.candidates);
     expect(rows.slice(0, 2).map(({ tool, first, final }) => [tool, first, final])).toEqual([

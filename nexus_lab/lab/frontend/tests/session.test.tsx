@@ -48,6 +48,15 @@ describe("session panel", () => {
     expect(root.querySelectorAll('table[aria-label="Runs"] tbody tr')).toHaveLength(1);
   });
 
+  it("says at what time the last event was, and when the journal is gone", async () => {
+    const { kernel, root } = open();
+    expect(root.textContent).toMatch(/Last event at \d\d:\d\d:\d\d\./);
+    const part = PARTS.session!;
+    await change(() => kernel.push({ session: { ...part, journal: { ...part.journal!, gone: true } } }));
+    expect(root.textContent).toContain("The journal is gone");
+    expect(root.textContent).not.toContain("Journal is safe");
+  });
+
   it("says about how large an export will be, and that it is an estimate", async () => {
     const { kernel, root } = open();
     const told = () => root.textContent!.replace(/\u00a0/g, " ");

@@ -84,7 +84,7 @@ describe("shell", () => {
     expect(selected(root)).toContain("Cache");
     await send("next-decision");
     expect(selected(root)).toContain("Routing");
-    expect(kernel.client.kept<string | null>("routing.chosen", null).value).toBe(PARTS.routing!.decisions[1]!.id);
+    expect(kernel.client.keep<string | null>("routing.chosen", null).value).toBe(PARTS.routing!.decisions[1]!.id);
     await send("compare");
     expect(selected(root)).toContain("Session");
     await send("stop");

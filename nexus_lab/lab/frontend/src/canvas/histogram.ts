@@ -153,9 +153,13 @@ function drawCurrent(c: CanvasRenderingContext2D, counts: readonly number[], top
   const what = data.current < data.tau ? "escalates" : "resolves by itself";
   const words = `this request ${fixed(data.current, 4)}: ${what}`;
   c.font = `600 ${theme.font}`;
+  const wide = c.measureText(words).width + 4;
+  const end = layout.width - RIGHT;
   const right = Math.max(tau, at) + 8;
-  const left = right + 4 + c.measureText(words).width > layout.width - RIGHT;
-  const label = left ? Math.min(tau, at) - 8 : right;
+  const left = right + wide > end;
+  // Beside both where there is room, else between them, and at the least inside the figure.
+  const outer = Math.min(tau, at) - 8;
+  const label = left ? (outer >= wide ? outer : Math.min(end, Math.max(wide, at - 8))) : right;
   c.strokeStyle = theme.text;
   c.fillStyle = theme.text;
   c.lineWidth = 1.5;

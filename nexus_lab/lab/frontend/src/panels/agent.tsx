@@ -19,7 +19,7 @@ function placeholder(part: AgentPart): string {
 }
 
 function MessageBox({ client, part }: { client: Client; part: AgentPart }) {
-  const text = client.kept("agent.message", "");
+  const text = client.keep("agent.message", "");
   const ask = useAction(client, "agent.ask");
   const box = useRef<HTMLTextAreaElement>(null);
   const empty = text.value.trim() === "";
@@ -58,23 +58,25 @@ function MessageBox({ client, part }: { client: Client; part: AgentPart }) {
         </div>
       </div>
       {!part.ready && part.missing && <p class="small muted missing">{part.missing}</p>}
-      <Problem error={ask.problem} />
+      <Problem fault={ask.fault} />
     </Box>
   );
 }
 
-function ranWith(settings: Record<string, unknown>): string {
+function ranWith(settings: Record<string, unknown>, tau: number | null): string {
   const words: string[] = [];
   if (typeof settings.k === "number") words.push(`K = ${settings.k}`);
   if (typeof settings.tau === "number") words.push(`τ = ${fixed(settings.tau, 4)}`);
+  else if (tau !== null) words.push(`τ = ${fixed(tau, 4)} (calibrated)`);
   if (typeof settings.top_k === "number") words.push(`k = ${settings.top_k}`);
   if (typeof settings.schema_mode === "string") words.push(settings.schema_mode);
   return words.join(", ") || NONE;
 }
 
 function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined }) {
-  const bar = client.parts.bar.value;
+  const bar = client.told.bar.value;
   const fresh = useAction(client, "agent.new_conversation");
+  const decision = client.told.routing.value?.decisions.find((row) => row.turn === turn?.number);
   return (
     <Box
       title={turn ? `Turn ${turn.number}` : "Conversation"}
@@ -100,7 +102,7 @@ function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined
             {count(turn.prompt_tokens, "token")}
           </dd>
           <dt>Ran with</dt>
-          <dd>{ranWith(turn.settings)}</dd>
+          <dd>{ranWith(turn.settings, decision?.tau ?? null)}</dd>
           {bar && (
             <>
               <dt>Context</dt>
@@ -115,7 +117,7 @@ function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined
           What a turn took is told here.
         </Empty>
       )}
-      <Problem error={fresh.problem} />
+      <Problem fault={fresh.fault} />
     </Box>
   );
 }
@@ -140,7 +142,7 @@ function QueueBox({ client, part }: { client: Client; part: AgentPart }) {
           ))}
         </ol>
       )}
-      <Problem error={drop.problem} />
+      <Problem fault={drop.fault} />
     </Box>
   );
 }
@@ -173,7 +175,7 @@ function EarlierTurns({ client, before, places, draw }: {
           <Button quiet disabled={fetch.busy} onClick={() => void more()}>
             {count(from, "earlier turn")}
           </Button>
-          <Problem error={fetch.problem} />
+          <Problem fault={fetch.fault} />
         </div>
       )}
       {known.map(draw)}
@@ -197,9 +199,9 @@ function useTold(client: Client, turn: TurnCard | undefined): void {
 }
 
 export function AgentPanel({ client }: { client: Client }) {
-  const part = client.parts.agent.value;
-  const opened = client.kept<Readonly<Record<number, boolean>>>("agent.open", {});
-  const places = client.kept<Places>("agent.places", new Map()).peek();
+  const part = client.told.agent.value;
+  const opened = client.keep<Readonly<Record<number, boolean>>>("agent.open", {});
+  const places = client.keep<Places>("agent.places", new Map()).peek();
   const first = useRef<number | null>(null);
   const before = part?.turns_before ?? 0;
   useEffect(() => part?.turns.forEach((turn, index) => places.set(before + index, turn)), [part?.turns]);

@@ -43,7 +43,7 @@ function Program({ part, stepper }: { part: CachePart; stepper: Stepper }) {
         <StepButtons stepper={stepper} cursor={cursor} total={total} />
       }
     >
-      <Problem error={stepper.problem.value} />
+      <Problem fault={stepper.problem.value} />
       <OpTimeline ops={part.ops} cursor={cursor} onPick={stepper.goTo} />
     </Box>
   );
@@ -53,7 +53,7 @@ function Program({ part, stepper }: { part: CachePart; stepper: Stepper }) {
 function useFollow(client: Client, stepper: Stepper, source: TokenSource, centre: Signal<number>) {
   const followed = useRef<string | null>(null);
   useSignalEffect(() => {
-    const part = client.parts.cache.value;
+    const part = client.told.cache.value;
     const states = source.states.value;
     const cursor = stepper.shown.value;
     const op = part?.ops[cursor - 1];
@@ -69,7 +69,7 @@ function useFollow(client: Client, stepper: Stepper, source: TokenSource, centre
 }
 
 export function CachePanel({ client }: { client: Client }) {
-  const part = client.parts.cache.value;
+  const part = client.told.cache.value;
   const stepper = useMemo(() => openStepper(client), [client]);
   const source = useMemo(() => openTokens(client), [client]);
   useEffect(
@@ -79,7 +79,7 @@ export function CachePanel({ client }: { client: Client }) {
     },
     [stepper, source],
   );
-  const centre = client.kept("cache.centre", 0);
+  const centre = client.keep("cache.centre", 0);
   useFollow(client, stepper, source, centre);
   if (!part) return <Empty title="Waiting for the kernel" />;
   if (part.ops.length === 0) {

@@ -71,8 +71,8 @@ function Running({ bar }: { bar: BarPart | null }) {
 }
 
 function LoadBox({ client, part, row }: { client: Client; part: ModelsPart; row: ModelRow | null }) {
-  const context = client.kept<number | null>("models.n_ctx", null);
-  const threads = client.kept<number | null>("models.threads", null);
+  const context = client.keep<number | null>("models.n_ctx", null);
+  const threads = client.keep<number | null>("models.threads", null);
   const load = useAction(client, "models.load");
   const unload = useAction(client, "models.unload");
   const nCtx = context.value ?? part.n_ctx;
@@ -115,8 +115,8 @@ function LoadBox({ client, part, row }: { client: Client; part: ModelsPart; row:
             {changed ? "; not applied before Load" : ""}
           </span>
         </div>
-        <Running bar={client.parts.bar.value} />
-        <Problem error={load.problem ?? unload.problem} />
+        <Running bar={client.told.bar.value} />
+        <Problem fault={load.fault ?? unload.fault} />
       </div>
     </Box>
   );
@@ -125,7 +125,7 @@ function LoadBox({ client, part, row }: { client: Client; part: ModelsPart; row:
 function DetailBox({ row }: { row: ModelRow }) {
   return (
     <Box title={row.name} note={row.quantisation ?? undefined}>
-      {row.error && <Problem error={row.error} />}
+      {row.error && <Problem fault={row.error} />}
       <dl class="kv">
         <dt>File</dt>
         <dd class="mono">{row.path}</dd>
@@ -180,13 +180,13 @@ function SpeedBox({ client, part }: { client: Client; part: ModelsPart }) {
           {measure.busy ? "Measuring…" : speed ? "Measure again" : "Measure"}
         </Button>
       </div>
-      <Problem error={measure.problem} />
+      <Problem fault={measure.fault} />
     </Box>
   );
 }
 
 function FoldersBox({ client, part }: { client: Client; part: ModelsPart }) {
-  const path = client.kept("models.folder", "");
+  const path = client.keep("models.folder", "");
   const add = useAction(client, "models.add_folder");
   const run = async () => {
     if (!path.value.trim() || add.busy) return;
@@ -206,17 +206,17 @@ function FoldersBox({ client, part }: { client: Client; part: ModelsPart }) {
         <div class="row">
           <Button disabled={!path.value.trim() || add.busy} onClick={() => void run()}>Add folder</Button>
         </div>
-        <Problem error={add.problem} />
+        <Problem fault={add.fault} />
       </div>
     </Box>
   );
 }
 
 export function ModelsPanel({ client }: { client: Client }) {
-  const part = client.parts.models.value;
-  const picked = client.kept<string | null>("models.chosen", null);
+  const part = client.told.models.value;
+  const picked = client.keep<string | null>("models.chosen", null);
   const refresh = useAction(client, "models.refresh");
-  const wanted = client.kept<number | null>("models.n_ctx", null).value;
+  const wanted = client.keep<number | null>("models.n_ctx", null).value;
   const asked = wanted === null || wanted === part?.n_ctx ? null : { n_ctx: wanted };
   // Where it cannot be told, the table keeps the length that is set, and says so.
   const [estimate] = useReply<{ rows: ModelRow[] }>(client, "models.estimate", asked, part?.rows);
@@ -241,7 +241,7 @@ export function ModelsPanel({ client }: { client: Client }) {
               onChoose={(path) => (picked.value = path)}
             />
           )}
-          <Problem error={refresh.problem} />
+          <Problem fault={refresh.fault} />
         </Box>
         {chosen && <DetailBox row={chosen} />}
       </div>

@@ -6,9 +6,9 @@ import { ServersColumn } from "./registry/servers";
 import { ToolsBox } from "./registry/tools";
 
 export function RegistryPanel({ client }: { client: Client }) {
-  const part = client.parts.registry.value;
-  const server = client.kept<string | null>("registry.server", null);
-  const chosen = client.kept<string | null>("registry.tool", null);
+  const part = client.told.registry.value;
+  const server = client.keep<string | null>("registry.server", null);
+  const chosen = client.keep<string | null>("registry.tool", null);
   if (!part) return null;
   const known = part.servers.some(({ name }) => name === server.value) ? server.value : null;
   return (

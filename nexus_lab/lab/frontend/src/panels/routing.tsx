@@ -18,9 +18,9 @@ function Mark({ mark }: { mark: DecisionRow["mark"] }) {
 }
 
 function DecisionsBox({ client, part, shown }: { client: Client; part: RoutingPart; shown: DecisionRow | null }) {
-  const follow = client.kept("routing.follow", true);
-  const chosen = client.kept<string | null>("routing.chosen", null);
-  const run = client.parts.bar.value?.run;
+  const follow = client.keep("routing.follow", true);
+  const chosen = client.keep<string | null>("routing.chosen", null);
+  const run = client.told.bar.value?.run;
   return (
     <Box
       title="Decisions"
@@ -62,11 +62,11 @@ function DecisionsBox({ client, part, shown }: { client: Client; part: RoutingPa
 }
 
 export function RoutingPanel({ client }: { client: Client }) {
-  const part = client.parts.routing.value;
-  const follow = client.kept("routing.follow", true);
-  const chosen = client.kept<string | null>("routing.chosen", null);
-  const draftTau = client.kept<number | null>("routing.tau", null);
-  const draftK = client.kept<number | null>("routing.k", null);
+  const part = client.told.routing.value;
+  const follow = client.keep("routing.follow", true);
+  const chosen = client.keep<string | null>("routing.chosen", null);
+  const draftTau = client.keep<number | null>("routing.tau", null);
+  const draftK = client.keep<number | null>("routing.k", null);
   // A draft that has been applied is one no longer: the part then says what holds.
   useEffect(() => {
     if (draftTau.peek() === part?.tau) draftTau.value = null;
@@ -96,8 +96,8 @@ export function RoutingPanel({ client }: { client: Client }) {
         />
         {shown ? (
           <>
-            <DecisionBox client={client} decision={shown} run={client.parts.bar.value?.run ?? null} />
-            <CandidatesBox decision={shown} />
+            <DecisionBox client={client} decision={shown} run={client.told.bar.value?.run ?? null} />
+            <CandidatesBox decision={shown} weight={part.lexical_weight} />
           </>
         ) : (
           <Box title="Decision">

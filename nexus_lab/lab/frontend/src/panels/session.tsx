@@ -1,7 +1,7 @@
 /** The runs of this session: what differs between two of them, and a way out of each. */
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { Client } from "../client";
-import { bytes, int } from "../format";
+import { bytes } from "../format";
 import type { ExportReply, Redaction, RunRow, SessionPart } from "../protocol";
 import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction, useReply } from "../ui";
 import { CompareBox } from "./session/compare";
@@ -15,9 +15,9 @@ const REDACTIONS: { value: Redaction; label: string }[] = [
 ];
 
 function ExportBox({ client, part, run }: { client: Client; part: SessionPart; run: RunRow | null }) {
-  const target = client.kept("session.target", part.targets[0]?.target ?? "");
-  const contents = client.kept("session.contents", false);
-  const redact = client.kept<Redaction>("session.redact", "all");
+  const target = client.keep("session.target", part.targets[0]?.target ?? "");
+  const contents = client.keep("session.contents", false);
+  const redact = client.keep<Redaction>("session.redact", "all");
   const [done, setDone] = useState<ExportReply | null>(null);
   const write = useAction<ExportReply>(client, "session.export");
   const told = !contents.value
@@ -67,24 +67,26 @@ function ExportBox({ client, part, run }: { client: Client; part: SessionPart; r
             <code>{done.shown}</code>
           </p>
         )}
-        <Problem error={write.problem} />
+        <Problem fault={write.fault} />
       </div>
     </Box>
   );
 }
 
-function JournalNote({ journal }: { journal: SessionPart["journal"] }) {
-  if (!journal) {
+function JournalNote({ journal }: { journal: NonNullable<SessionPart["journal"]> }) {
+  const { seconds_since_event: since, gone } = journal;
+  const at = useMemo(() => new Date(Date.now() - 1000 * (since ?? 0)).toLocaleTimeString("en-GB"), [journal]);
+  if (gone) {
     return (
-      <Note title="Nothing is recorded" class="small">
-        This session has no journal; what is not exported ends with the kernel.
+      <Note status="bad" title="The journal is gone" class="small">
+        It was taken away while it is written: what follows is kept nowhere. Start another session.
+        <div class="tiny muted mono anywhere">{journal.path}</div>
       </Note>
     );
   }
-  const since = journal.seconds_since_event;
   return (
     <Note title="Journal is safe" class="small">
-      {since === null ? "No event yet." : `Last event ${int(since)} s ago.`} After a kernel restart, opening this session finds
+      {since === null ? "No event yet." : `Last event at ${at}.`} After a kernel restart, opening this session finds
       everything that had finished.
       <div class="tiny muted mono anywhere">{journal.path}</div>
     </Note>
@@ -92,9 +94,9 @@ function JournalNote({ journal }: { journal: SessionPart["journal"] }) {
 }
 
 export function SessionPanel({ client }: { client: Client }) {
-  const part = client.parts.session.value;
-  const choice = client.kept<Choice>("session.choice", { a: null, b: null });
-  const picked = client.kept<string | null>("session.run", null);
+  const part = client.told.session.value;
+  const choice = client.keep<Choice>("session.choice", { a: null, b: null });
+  const picked = client.keep<string | null>("session.run", null);
   if (!part) return null;
   const known = (run: string | null) => part.runs.find((row) => row.run === run) ?? null;
   const chosen = known(picked.value) ?? part.runs.find(({ live }) => live) ?? part.runs[0] ?? null;
@@ -107,7 +109,13 @@ export function SessionPanel({ client }: { client: Client }) {
         <CompareBox client={client} choice={choice} version={version} />
         <div class="stack">
           <ExportBox client={client} part={part} run={chosen} />
-          <JournalNote journal={part.journal} />
+          {part.journal ? (
+            <JournalNote journal={part.journal} />
+          ) : (
+            <Note title="Nothing is recorded" class="small">
+              This session has no journal; what is not exported ends with the kernel.
+            </Note>
+          )}
         </div>
       </div>
     </div>

@@ -27,7 +27,7 @@ function settingsWords(settings: SpliceSettings): string {
 
 /** What the engine does while a splice runs, over the results of the last one. */
 function Running({ client }: { client: Client }) {
-  const label = client.parts.bar.value?.progress?.label;
+  const label = client.told.bar.value?.progress?.label;
   return (
     <div class="small stale" role="status">
       Splicing{label ? `: ${label}` : ""}
@@ -89,7 +89,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
 export function SplicePanel({ client }: { client: Client }) {
   const action = useAction<SpliceRun>(client, "splice.run");
   const draft = keptDraft(client);
-  const part = client.parts.splice.value;
+  const part = client.told.splice.value;
   if (!part) return <Empty title="Waiting for the kernel" />;
   const run = async (settings: SpliceSettings) => {
     draft.value = { ...draft.value, measure: settings.measure, attention: settings.attention };
@@ -102,7 +102,7 @@ export function SplicePanel({ client }: { client: Client }) {
     <div class="cols spl">
       <div class="stack left">
         <SettingsBox client={client} part={part} draft={draft} action={action} onRun={(settings) => void run(settings)} />
-        <LastSplices part={part} run={client.parts.cache.value?.run ?? client.parts.bar.value?.run ?? null} />
+        <LastSplices part={part} run={client.told.cache.value?.run ?? client.told.bar.value?.run ?? null} />
       </div>
       <div class="stack sres" aria-busy={action.busy}>
         <Results client={client} part={part} busy={action.busy} onRun={(settings) => void run(settings)} />

@@ -3,10 +3,10 @@ import { problemOf, type Client } from "../client";
 import type { ErrorInfo } from "../protocol";
 
 export interface Action<T> {
-  /** Null when it failed; the reason is then in `problem`. */
+  /** Null when it failed; the reason is then in `fault`. */
   run(params?: object): Promise<T | null>;
   busy: boolean;
-  problem: ErrorInfo | null;
+  fault: ErrorInfo | null;
   clear(): void;
 }
 
@@ -30,5 +30,5 @@ export function useAction<T = unknown>(client: Client, method: string): Action<T
       setRunning((n) => n - 1);
     }
   };
-  return { run, busy: running > 0, problem, clear: () => setProblem(null) };
+  return { run, busy: running > 0, fault: problem, clear: () => setProblem(null) };
 }

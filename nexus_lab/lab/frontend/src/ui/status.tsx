@@ -34,22 +34,22 @@ export function Note({ status = "none", title, class: extra, children }: {
 }
 
 /** A typed error with what to do next. */
-export function Problem({ error, status = "bad", children }: {
-  error: ErrorInfo | null;
+export function Problem({ fault, status = "bad", children }: {
+  fault: ErrorInfo | null;
   /** "warn" for what was wanted, as a refusal is. */
   status?: Status;
   children?: ComponentChildren;
 }) {
-  if (!error) return null;
+  if (!fault) return null;
   return (
     <div class={`note ${status} small`} role="alert">
       <div>
         <StatusMark status={status} wrap>
-          {error.message}
+          {fault.message}
         </StatusMark>
       </div>
-      {error.next_step && <p class="next">{error.next_step}</p>}
-      <div class="tiny muted mono">{error.type}</div>
+      {fault.next_step && <p class="next">{fault.next_step}</p>}
+      <div class="tiny muted mono">{fault.type}</div>
       {children && <div class="row acts">{children}</div>}
     </div>
   );

@@ -54,7 +54,7 @@ export function Approval({ client, request }: { client: Client; request: Request
   const [draft, setDraft] = useState<string | null>(null);
   const [wrong, setWrong] = useState<ErrorInfo | null>(null);
   const answer = useAction(client, "agent.approve");
-  const tool = client.parts.registry.value?.tools.find(({ name }) => name === request.tool);
+  const tool = client.told.registry.value?.tools.find(({ name }) => name === request.tool);
   const reads = tool?.read_only ?? false;
   useEffect(() => {
     client.say(`Turn ${request.turn} waits: run ${request.tool} on ${request.server}?`);
@@ -91,7 +91,7 @@ export function Approval({ client, request }: { client: Client; request: Request
           />
         </label>
       )}
-      <Problem error={wrong ?? answer.problem} />
+      <Problem fault={wrong ?? answer.fault} />
       <div class="row">
         <Button primary disabled={answer.busy} onClick={run}>
           Run once

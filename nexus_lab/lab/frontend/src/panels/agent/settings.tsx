@@ -131,7 +131,7 @@ function MoreFields({ now, set }: Pick<FormProps, "now" | "set">) {
 }
 
 export function SettingsBox({ client, part }: { client: Client; part: AgentPart }) {
-  const draft = client.kept<Draft>("agent.settings", {});
+  const draft = client.keep<Draft>("agent.settings", {});
   const apply = useAction(client, "agent.apply");
   const changes = changesOf(part.settings, draft.value);
   const names = Object.keys(changes);
@@ -149,7 +149,7 @@ export function SettingsBox({ client, part }: { client: Client; part: AgentPart 
   return (
     <Box title="Settings" note="from the next turn">
       <div class="stack close">
-        <MainFields now={now} set={set} part={part} calibrated={client.parts.routing.value?.calibrated ?? null} />
+        <MainFields now={now} set={set} part={part} calibrated={client.told.routing.value?.calibrated ?? null} />
         <MoreFields now={now} set={set} />
         <div class="row">
           <Button disabled={names.length === 0 || apply.busy} onClick={() => void run()}>
@@ -162,7 +162,7 @@ export function SettingsBox({ client, part }: { client: Client; part: AgentPart 
           )}
           <span class="small muted anywhere">{names.length === 0 ? "nothing changed" : only ? "not applied yet" : describe(changes)}</span>
         </div>
-        <Problem error={apply.problem} />
+        <Problem fault={apply.fault} />
       </div>
     </Box>
   );

@@ -29,7 +29,7 @@ function Meta({ turn }: { turn: TurnCard }) {
 }
 
 function RunningPart({ client }: { client: Client }) {
-  const progress = client.parts.bar.value?.progress;
+  const progress = client.told.bar.value?.progress;
   if (!progress) return null;
   return (
     <div class="running row small">
@@ -88,6 +88,11 @@ export function Turn({ client, turn, approval, open, onToggle }: {
         <div class="anywhere">
           <div class="q">{turn.request}</div>
           {turn.answer && <div class="a">{turn.answer}</div>}
+          {turn.cut_at !== null && (
+            <StatusMark status="warn" wrap>
+              cut at {int(turn.cut_at)} tokens, the limit of an answer
+            </StatusMark>
+          )}
           {!open && turn.problem && <StatusMark status={wanted ? "warn" : "bad"} wrap>{turn.problem.message}</StatusMark>}
         </div>
         <Meta turn={turn} />
@@ -96,7 +101,7 @@ export function Turn({ client, turn, approval, open, onToggle }: {
         <div class="spans">
           <Spans spans={turn.spans} label={`Spans of turn ${turn.number}`} />
           {turn.state === "running" && <RunningPart client={client} />}
-          <Problem error={turn.problem} status={wanted ? "warn" : "bad"} />
+          <Problem fault={turn.problem} status={wanted ? "warn" : "bad"} />
           {splice?.declined && <DeclineNote what="splice" decline={splice.declined} />}
           {splice && splice.dkl !== null && (
             <p class="small muted num">

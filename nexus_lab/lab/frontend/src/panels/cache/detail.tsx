@@ -77,7 +77,7 @@ export function Breakpoints({ client, part }: { client: Client; part: CachePart 
           <span>tool failed {where("failed")}</span>
         </Check>
       </div>
-      <Problem error={action.problem} />
+      <Problem fault={action.fault} />
     </Box>
   );
 }

@@ -18,18 +18,18 @@ export interface ForkSettings {
 
 /** Settings of the live run, which a fork starts from. */
 export function forkDefaults(client: Client, part: CachePart): ForkSettings {
-  const agent = client.parts.agent.value?.settings;
-  const constants = client.parts.splice.value?.constants;
+  const agent = client.told.agent.value?.settings;
+  const constants = client.told.splice.value?.constants;
   return {
     policy: part.policies.includes(part.policy) ? part.policy : agent?.policy ?? part.policies[0] ?? part.policy,
     repair: agent?.repair ?? "leading",
     k: agent?.k ?? constants?.k ?? 4,
-    tau: agent?.tau ?? client.parts.routing.value?.tau ?? null,
+    tau: agent?.tau ?? client.told.routing.value?.tau ?? null,
   };
 }
 
 export function Fork({ client, part, at }: { client: Client; part: CachePart; at: number }) {
-  const draft = client.kept<Partial<ForkSettings>>("cache.fork", {});
+  const draft = client.keep<Partial<ForkSettings>>("cache.fork", {});
   const [done, setDone] = useState<string | null>(null);
   const action = useAction<ForkReply>(client, "cache.fork");
   const settings = { ...forkDefaults(client, part), ...draft.value };
@@ -77,7 +77,7 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
           </Button>
           <span class="muted small fill">{done ?? rerunWords(part.ops, at)}</span>
         </div>
-        <Problem error={action.problem} />
+        <Problem fault={action.fault} />
       </div>
     </Box>
   );

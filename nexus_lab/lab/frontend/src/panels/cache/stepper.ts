@@ -19,18 +19,18 @@ export interface Stepper {
 /** How long the kernel's answer may run ahead of the part that tells the same. */
 const SETTLE_MS = 500;
 
-export function openStepper(client: Pick<Client, "request" | "parts">): Stepper {
+export function openStepper(client: Pick<Client, "request" | "told">): Stepper {
   const wanted = signal<number | null>(null);
   const problem = signal<ErrorInfo | null>(null);
-  const shown = computed(() => wanted.value ?? client.parts.cache.value?.cursor ?? 0);
+  const shown = computed(() => wanted.value ?? client.told.cache.value?.cursor ?? 0);
   let asking = false;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   const closeEffect = effect(() => {
-    if (!asking && wanted.value !== null && client.parts.cache.value?.cursor === wanted.value) wanted.value = null;
+    if (!asking && wanted.value !== null && client.told.cache.value?.cursor === wanted.value) wanted.value = null;
   });
   const settle = (n: number) => {
-    if (client.parts.cache.peek()?.cursor === n) wanted.value = null;
+    if (client.told.cache.peek()?.cursor === n) wanted.value = null;
     clearTimeout(timer);
     timer = setTimeout(() => {
       if (wanted.peek() === n) wanted.value = null;
@@ -54,7 +54,7 @@ export function openStepper(client: Pick<Client, "request" | "parts">): Stepper 
     }
   };
   const goTo = (n: number) => {
-    const count = client.parts.cache.peek()?.ops.length ?? 0;
+    const count = client.told.cache.peek()?.ops.length ?? 0;
     const next = Math.max(Math.min(1, count), Math.min(count, n));
     if (next === shown.peek()) return;
     problem.value = null;

@@ -111,7 +111,7 @@ export function TokenBox({ client, part, source, centre }: {
   return (
     <Box title="Tokens" note={counts} tools={legend}>
       <div ref={ref}>
-        <Problem error={source.problem.value} />
+        <Problem fault={source.problem.value} />
         {tokens && total > 0 ? (
           <>
             <Strip client={client} tokens={tokens} extent={extent} window={{ start, stop }} width={width} onMove={move} />

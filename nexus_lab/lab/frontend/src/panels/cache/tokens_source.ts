@@ -34,7 +34,7 @@ export function readStates(reply: CacheStateReply, buffers: readonly DataView[],
   };
 }
 
-export function openTokens(client: Pick<Client, "request" | "parts">): TokenSource {
+export function openTokens(client: Pick<Client, "request" | "told">): TokenSource {
   const states = signal<TokenStates | null>(null);
   const pieces = signal<ReadonlyMap<number, string>>(new Map());
   const problem = signal<ErrorInfo | null>(null);
@@ -69,7 +69,7 @@ export function openTokens(client: Pick<Client, "request" | "parts">): TokenSour
     asking = false;
   };
   const stopEffect = effect(() => {
-    const part = client.parts.cache.value;
+    const part = client.told.cache.value;
     if (!part) return;
     const key = `${part.run} ${part.revision}`;
     if (key === asked) return;

@@ -42,7 +42,7 @@ function Facts({ detail }: { detail: ToolDetail }) {
 
 export function DetailBox({ client, tool }: { client: Client; tool: ToolRow | null }) {
   const [detail, problem] = useReply<ToolDetail>(client, "registry.tool", tool && { name: tool.name }, tool);
-  const request = client.kept("routing.request", "");
+  const request = client.keep("routing.request", "");
   if (!tool) {
     return (
       <Box title="Tool">
@@ -79,7 +79,7 @@ export function DetailBox({ client, tool }: { client: Client; tool: ToolRow | nu
             <span>{check.text}</span>
           </p>
         ))}
-        <Problem error={problem} />
+        <Problem fault={problem} />
         {detail ? (
           <>
             <Head title="Signature" what="what the arguments are written over" size={detail.signature_tokens === null ? "" : count(detail.signature_tokens, "token")} />

@@ -40,6 +40,24 @@ export function Loaded({ reply }: { reply: LoadReply | null }) {
   );
 }
 
+/** One way to load: its run, whether it is under way, and what came of it. */
+function useLoading(client: Client, method: string) {
+  const [reply, setReply] = useState<LoadReply | null>(null);
+  const load = useAction<LoadReply>(client, method);
+  const run = async (params: object) => {
+    if (load.busy) return;
+    setReply(null);
+    setReply(await load.run(params));
+  };
+  const outcome = (
+    <>
+      <Problem fault={load.fault} />
+      <Loaded reply={reply} />
+    </>
+  );
+  return { busy: load.busy, run, outcome };
+}
+
 interface Source {
   path?: string;
   text?: string;
@@ -80,13 +98,13 @@ function Chooser({ client, source, servers, onDone }: {
           {start.busy ? "Starting…" : names.length ? `Start ${count(names.length, "server")}` : "Start"}
         </Button>
       </div>
-      <Problem error={start.problem} />
+      <Problem fault={start.fault} />
     </fieldset>
   );
 }
 
 function FromServers({ client, text }: { client: Client; text?: string }) {
-  const path = client.kept("registry.servers-path", "");
+  const path = client.keep("registry.servers-path", "");
   const [found, setFound] = useState<{ source: Source; servers: ListedServer[] } | null>(null);
   const [reply, setReply] = useState<LoadReply | null>(null);
   const list = useAction<{ servers: ListedServer[] }>(client, "registry.list_servers");
@@ -110,7 +128,7 @@ function FromServers({ client, text }: { client: Client; text?: string }) {
           Read, then choose
         </Button>
       </div>
-      <Problem error={list.problem} />
+      <Problem fault={list.fault} />
       {found && (
         <Chooser
           client={client}
@@ -128,17 +146,12 @@ function FromServers({ client, text }: { client: Client; text?: string }) {
 }
 
 function FromRunning({ client }: { client: Client }) {
-  const name = client.kept("registry.connect-name", "");
-  const address = client.kept("registry.connect-address", "");
-  const kind = client.kept<"command" | "url">("registry.connect-kind", "command");
-  const [reply, setReply] = useState<LoadReply | null>(null);
-  const connect = useAction<LoadReply>(client, "registry.connect");
+  const name = client.keep("registry.connect-name", "");
+  const address = client.keep("registry.connect-address", "");
+  const kind = client.keep<"command" | "url">("registry.connect-kind", "command");
+  const connect = useLoading(client, "registry.connect");
   const empty = name.value.trim() === "" || address.value.trim() === "";
-  const run = async () => {
-    if (empty || connect.busy) return;
-    setReply(null);
-    setReply(await connect.run({ name: name.value.trim(), [kind.value]: address.value.trim() }));
-  };
+  const run = () => empty || void connect.run({ name: name.value.trim(), [kind.value]: address.value.trim() });
   return (
     <>
       <Segmented
@@ -158,49 +171,44 @@ function FromRunning({ client }: { client: Client }) {
           value={address.value}
           placeholder={kind.value === "command" ? "python -m my_server" : "http://127.0.0.1:8000/mcp"}
           onValue={(value) => (address.value = value)}
-          onEnter={() => void run()}
+          onEnter={run}
         />
       </Field>
       {kind.value === "command" && <p class="tiny muted">The command is run on this machine.</p>}
       <div class="row">
-        <Button disabled={empty || connect.busy} onClick={() => void run()}>
+        <Button disabled={empty || connect.busy} onClick={run}>
           {connect.busy ? "Connecting…" : "Connect"}
         </Button>
       </div>
-      <Problem error={connect.problem} />
-      <Loaded reply={reply} />
+      {connect.outcome}
     </>
   );
 }
 
 function FromFile({ client }: { client: Client }) {
-  const path = client.kept("registry.file-path", "");
-  const [reply, setReply] = useState<LoadReply | null>(null);
-  const load = useAction<LoadReply>(client, "registry.load_file");
-  const run = async () => {
-    if (path.value.trim() && !load.busy) setReply(await load.run({ path: path.value.trim() }));
-  };
+  const path = client.keep("registry.file-path", "");
+  const load = useLoading(client, "registry.load_file");
+  const chosen = path.value.trim();
+  const run = () => chosen && void load.run({ path: chosen });
   return (
     <>
       <Field label="Path">
-        <TextField value={path.value} placeholder="tools.json" onValue={(value) => (path.value = value)} onEnter={() => void run()} />
+        <TextField value={path.value} placeholder="tools.json" onValue={(value) => (path.value = value)} onEnter={run} />
       </Field>
       <div class="row">
-        <Button disabled={!path.value.trim() || load.busy} onClick={() => void run()}>
+        <Button disabled={!chosen || load.busy} onClick={run}>
           {load.busy ? "Loading…" : "Load"}
         </Button>
       </div>
-      <Problem error={load.problem} />
-      <Loaded reply={reply} />
+      {load.outcome}
     </>
   );
 }
 
 function FromText({ client }: { client: Client }) {
-  const text = client.kept("registry.text", "");
-  const [reply, setReply] = useState<LoadReply | null>(null);
+  const text = client.keep("registry.text", "");
   const [refused, setRefused] = useState(false);
-  const load = useAction<LoadReply>(client, "registry.load_text");
+  const load = useLoading(client, "registry.load_text");
   const servers = listsServers(text.value);
   const paste = async () => {
     try {
@@ -225,10 +233,7 @@ function FromText({ client }: { client: Client }) {
       <div class="row">
         <Button onClick={() => void paste()}>From clipboard</Button>
         {!servers && (
-          <Button
-            disabled={!text.value.trim() || load.busy}
-            onClick={async () => setReply(await load.run({ text: text.value }))}
-          >
+          <Button disabled={!text.value.trim() || load.busy} onClick={() => void load.run({ text: text.value })}>
             Load
           </Button>
         )}
@@ -239,14 +244,13 @@ function FromText({ client }: { client: Client }) {
         </StatusMark>
       )}
       {servers && <FromServers client={client} text={text.value} />}
-      <Problem error={load.problem} />
-      <Loaded reply={reply} />
+      {load.outcome}
     </>
   );
 }
 
 export function LoadBox({ client }: { client: Client }) {
-  const way = client.kept<Way>("registry.way", "servers");
+  const way = client.keep<Way>("registry.way", "servers");
   return (
     <Box title="Load tools">
       <div class="stack close">

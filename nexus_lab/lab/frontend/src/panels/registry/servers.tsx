@@ -10,7 +10,7 @@ function standing(server: ServerRow, failing: number): [Status, string] {
   if (server.status === "failed") return ["bad", server.problem?.message ?? "failed"];
   if (server.status === "starting") return ["none", "starting…"];
   if (server.status === "stopped") return ["none", "stopped"];
-  if (failing) return ["warn", failing === 1 ? "1 check fails" : `${int(failing)} checks fail`];
+  if (failing) return ["warn", `${server.status}, ${failing === 1 ? "1 check fails" : `${int(failing)} checks fail`}`];
   return server.status === "listed" ? ["none", "listed, not started"] : ["ok", "ready"];
 }
 
@@ -67,7 +67,7 @@ function Restart({ client, server, verb }: { client: Client; server: ServerRow; 
           </Button>
         )}
       </div>
-      <Problem error={start.problem} />
+      <Problem fault={start.fault} />
     </>
   );
 }
@@ -105,7 +105,7 @@ function ChosenServer({ client, server }: { client: Client; server: ServerRow })
         </div>
       )}
       {rests && server.transport !== "file" && <Restart client={client} server={server} verb={`Start ${server.name}`} />}
-      <Problem error={stop.problem} />
+      <Problem fault={stop.fault} />
     </div>
   );
 }
@@ -172,6 +172,15 @@ export function ServersColumn({ client, part, chosen }: { client: Client; part: 
         .map((server) => (
           <FailedServer key={server.name} client={client} server={server} />
         ))}
+      {part.problems.length > 0 && (
+        <Note status="warn" class="small" title={`Left out or amiss: ${int(part.problems.length)}`}>
+          {part.problems.slice(0, 20).map(({ text }) => (
+            <p key={text} class="anywhere">
+              {text}
+            </p>
+          ))}
+        </Note>
+      )}
     </>
   );
 }

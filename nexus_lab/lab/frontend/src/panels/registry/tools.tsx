@@ -42,8 +42,8 @@ export function ToolsBox({ client, part, server, chosen }: {
   server: string | null;
   chosen: Signal<string | null>;
 }) {
-  const search = client.kept("registry.search", "");
-  const failing = client.kept("registry.failing", false);
+  const search = client.keep("registry.search", "");
+  const failing = client.keep("registry.failing", false);
   const bad = useMemo(() => part.tools.filter(({ checks }) => checks.length > 0).length, [part.tools]);
   const rows = useMemo(
     () =>

@@ -67,7 +67,7 @@ function Marks({ decision, wrong, mark, unmark }: {
 
 function RightTool({ client, decision, wrong, mark }: { client: Client; decision: DecisionRow; wrong: Signal<string | null>; mark: Action<unknown> }) {
   const listed = decision.candidates.map(({ tool }) => tool).filter((tool) => tool !== decision.tool);
-  const others = (client.parts.registry.value?.tools ?? [])
+  const others = (client.told.registry.value?.tools ?? [])
     .map(({ name }) => name)
     .filter((name) => name !== decision.tool && !listed.includes(name));
   const [tool, setTool] = useState(decision.right_tool ?? listed[0] ?? NO_TOOL);
@@ -103,7 +103,7 @@ function RightTool({ client, decision, wrong, mark }: { client: Client; decision
 }
 
 export function DecisionBox({ client, decision, run }: { client: Client; decision: DecisionRow; run: string | null }) {
-  const wrong = client.kept<string | null>("routing.wrong", null);
+  const wrong = client.keep<string | null>("routing.wrong", null);
   const mark = useAction(client, "routing.mark");
   const unmark = useAction(client, "routing.unmark");
   const [first, second] = decision.candidates;
@@ -145,7 +145,7 @@ export function DecisionBox({ client, decision, run }: { client: Client; decisio
       {wrong.value === decision.id && (
         <RightTool key={decision.id} client={client} decision={decision} wrong={wrong} mark={mark} />
       )}
-      <Problem error={mark.problem ?? unmark.problem} />
+      <Problem fault={mark.fault ?? unmark.fault} />
     </Box>
   );
 }
@@ -169,11 +169,18 @@ function Moved({ row }: { row: Ranked }) {
   return <span class="muted">–</span>;
 }
 
-export function CandidatesBox({ decision }: { decision: DecisionRow }) {
+/** What stage 1 adds to cosine and words: a tool of the server that the conversation called last. */
+export function gain(row: CandidateRow, weight: number): string {
+  if (row.dense === null || row.lexical === null) return "";
+  const more = row.score - row.dense - weight * row.lexical;
+  return more > 0.0005 ? ` with ${fixed(more, 3)} for the server called last` : "";
+}
+
+export function CandidatesBox({ decision, weight }: { decision: DecisionRow; weight: number }) {
   const rows = ranked(decision.candidates);
   const asked = rows.some((row) => row.cross_encoder !== null);
   return (
-    <Box title="Candidates" note={rows.length === 0 ? undefined : asked ? "in stage-1 order; the cross-encoder read them again" : "in stage-1 order; the cross-encoder was not asked"} flush>
+    <Box title="Candidates" note={rows.length === 0 ? undefined : `stage 1 = dense + ${weight} lexical; the cross-encoder ${asked ? "read them again" : "was not asked"}`} flush>
       {rows.length === 0 ? (
         <Empty title="No candidates are kept" tight>
           Of an earlier session the mark and the margin remain.
@@ -189,7 +196,7 @@ export function CandidatesBox({ decision }: { decision: DecisionRow }) {
           { head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ? `${row.tool}, best view: ${row.view}` : row.tool}>{row.tool}</span> },
           { head: <>Dense <span class="u">cosine</span></>, cell: (row) => <ScoreBar value={row.dense} /> },
           { head: <>Lexical <span class="u">BM25, 0–1</span></>, cell: (row) => <ScoreBar value={row.lexical} /> },
-          { head: "Stage 1", right: true, cell: (row) => fixed(row.score, 4) },
+          { head: "Stage 1", right: true, cell: (row) => <>{fixed(row.score, 4)}<div class="muted tiny">{gain(row, weight)}</div></> },
           ...(asked
             ? [
                 { head: <>Cross-encoder <span class="u">p</span></>, cell: (row: Ranked) => <ScoreBar value={row.cross_encoder} /> },

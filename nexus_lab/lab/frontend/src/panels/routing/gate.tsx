@@ -152,7 +152,7 @@ export function GateBox({ client, part, decision, draft }: { client: Client; par
         </Button>
       </div>
       {part.provenance && <p class="tiny muted anywhere origin">Calibrated: {part.provenance}</p>}
-      <Problem error={apply.problem} />
+      <Problem fault={apply.fault} />
       <hr />
       <AtThisTau part={part} tau={draft.tau} />
     </Box>

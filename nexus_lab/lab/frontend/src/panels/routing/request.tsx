@@ -52,9 +52,9 @@ export function RequestBox({ client, part, topK, onDecision }: {
   topK: Signal<number | null>;
   onDecision: (decision: DecisionRow) => void;
 }) {
-  const request = client.kept("routing.request", "");
-  const conversation = client.kept("routing.conversation", true);
-  const picked = client.kept<Picked | null>("routing.picked", null);
+  const request = client.keep("routing.request", "");
+  const conversation = client.keep("routing.conversation", true);
+  const picked = client.keep<Picked | null>("routing.picked", null);
   const route = useAction<DecisionRow>(client, "routing.route");
   const read = useAction<{ requests: string[] }>(client, "routing.read_requests");
   const file = useRef<HTMLInputElement>(null);
@@ -122,7 +122,7 @@ export function RequestBox({ client, part, topK, onDecision }: {
           <span class="muted small">Routes only; runs nothing</span>
         </div>
         <Picker picked={picked} request={request} />
-        <Problem error={route.problem ?? read.problem} />
+        <Problem fault={route.fault ?? read.fault} />
       </div>
     </Box>
   );

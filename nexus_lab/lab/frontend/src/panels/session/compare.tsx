@@ -28,7 +28,7 @@ export function change(a: number | null, b: number | null, unit: string): string
 
 /** What tells A from B in a head: their policies, or their names where these are alike. */
 function useNames(client: Client, { a, b }: Comparison): [string, string] {
-  const policy = (run: string) => client.parts.session.value?.runs.find((row) => row.run === run)?.policy ?? null;
+  const policy = (run: string) => client.told.session.value?.runs.find((row) => row.run === run)?.policy ?? null;
   const [first, second] = [policy(a), policy(b)];
   return first !== null && second !== null && first !== second ? [first, second] : [a, b];
 }
@@ -88,8 +88,8 @@ function fullBar(values: readonly (number | null)[]): number {
 }
 
 function Pairs({ client, found }: { client: Client; found: Comparison }) {
-  const only = client.kept("session.only", false);
-  const opened = client.kept<readonly number[]>("session.turns", []);
+  const only = client.keep("session.only", false);
+  const opened = client.keep<readonly number[]>("session.turns", []);
   const turns = byTurn(found.pairs);
   const full = fullBar(turns.flatMap(({ a_ms, b_ms }) => [a_ms, b_ms]));
   const toggle = (turn: number) => {
@@ -146,7 +146,7 @@ function Pairs({ client, found }: { client: Client; found: Comparison }) {
 function PairNote({ client, found }: { client: Client; found: Comparison }) {
   const pairs = byTurn(found.pairs).flatMap((turn) => turn.pairs);
   const small = pairs.filter((pair) => !differs(pair)).length;
-  if (client.kept("session.only", false).value) {
+  if (client.keep("session.only", false).value) {
     return <>{int(small)} of {count(pairs.length, "pair")} differ by 2 % or less and are hidden.</>;
   }
   return <>{count(pairs.length, "pair")}; {int(small)} of them differ by 2 % or less.</>;
@@ -156,7 +156,7 @@ export function CompareBox({ client, choice, version }: { client: Client; choice
   const { a, b } = choice.value;
   const both = a !== null && b !== null;
   const [found, problem] = useReply<Comparison>(client, "session.compare", both ? { a, b } : null, version);
-  const only = client.kept("session.only", false);
+  const only = client.keep("session.only", false);
   if (!both) {
     return (
       <Box title="Compare">
@@ -179,7 +179,7 @@ export function CompareBox({ client, choice, version }: { client: Client; choice
       flush
       foot={found && <PairNote client={client} found={found} />}
     >
-      <Problem error={problem} />
+      <Problem fault={problem} />
       {found ? (
         <>
           <Measures client={client} found={found} />

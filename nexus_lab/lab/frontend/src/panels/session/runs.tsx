@@ -19,7 +19,7 @@ export function started(text: string | null): string {
 
 function OpenDialog({ client, method, open, onClose }: { client: Client; method: "session.open" | "session.import"; open: boolean; onClose: () => void }) {
   const importing = method === "session.import";
-  const path = client.kept(`${method}-path`, "");
+  const path = client.keep(`${method}-path`, "");
   const [text, setText] = useState("");
   const act = useAction(client, method);
   const params = path.value.trim() ? { path: path.value.trim() } : importing && text.trim() ? { text } : null;
@@ -47,14 +47,14 @@ function OpenDialog({ client, method, open, onClose }: { client: Client; method:
           </Field>
         )}
         {importing && <p class="small muted">What is imported is read-only; replay needs a model.</p>}
-        <Problem error={act.problem} />
+        <Problem fault={act.fault} />
       </div>
     </Dialog>
   );
 }
 
 function ReplayDialog({ client, run, open, onClose }: { client: Client; run: RunRow; open: boolean; onClose: () => void }) {
-  const agent = client.parts.agent.value;
+  const agent = client.told.agent.value;
   const [changed, setChanged] = useState<Partial<Settings>>({});
   const replay = useAction<{ run: string }>(client, "session.replay");
   const now = agent && { ...agent.settings, ...changed };
@@ -94,7 +94,7 @@ function ReplayDialog({ client, run, open, onClose }: { client: Client; run: Run
             </Field>
           </div>
           <p class="small muted">Runs the model again on the requests of {run.run}; the result is a new run, in a new conversation.</p>
-          <Problem error={replay.problem} />
+          <Problem fault={replay.fault} />
         </div>
       ) : (
         <Empty title="Replay needs a model" tight>
@@ -111,8 +111,8 @@ export function RunsBox({ client, part, choice, chosen }: {
   choice: Signal<Choice>;
   chosen: RunRow | null;
 }) {
-  const search = client.kept("session.search", "");
-  const picked = client.kept<string | null>("session.run", null);
+  const search = client.keep("session.search", "");
+  const picked = client.keep<string | null>("session.run", null);
   const [dialog, setDialog] = useState<"open" | "import" | "replay" | null>(null);
   const rows = part.runs.filter(({ run, model, policy, status_text, note, started: when }) =>
     matches(search.value, [run, model, policy, status_text, note, when]),

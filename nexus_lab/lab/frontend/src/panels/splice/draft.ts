@@ -62,13 +62,13 @@ function firstTool(part: SplicePart): string {
 }
 
 /** Everything that follows from the draft, the part and the live cache. */
-export function planOf(client: Pick<Client, "parts">, part: SplicePart, draft: Draft): Plan {
+export function planOf(client: Pick<Client, "told">, part: SplicePart, draft: Draft): Plan {
   const last = part.settings ?? part.run?.settings ?? null;
-  const depth = client.parts.cache.value?.counts.next_position ?? 0;
+  const depth = client.told.cache.value?.counts.next_position ?? 0;
   const nPast = draft.n_past ?? last?.n_past ?? depth;
   const repair = draft.repair ?? last?.repair ?? "leading";
   const k = draft.k ?? last?.k ?? part.constants.k;
-  const profile = client.parts.agent.value?.settings.repair_budget ?? null;
+  const profile = client.told.agent.value?.settings.repair_budget ?? null;
   const choice = budgetChoice(part, repair, nPast, profile);
   const wanted = draft.budgetKind ?? (last && last.budget === null ? "curve" : "calibrated");
   const budgetKind = choice.budget === null ? "curve" : wanted;
@@ -94,6 +94,6 @@ export function differs(a: SpliceSettings, b: SpliceSettings): boolean {
 }
 
 export function keptDraft(client: Client): Signal<Draft> {
-  return client.kept<Draft>("splice.draft", {});
+  return client.keep<Draft>("splice.draft", {});
 }
 

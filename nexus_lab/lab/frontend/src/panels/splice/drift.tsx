@@ -77,11 +77,11 @@ export interface DriftProps {
 }
 
 export function DriftBox({ client, run, busy, onRerun }: DriftProps) {
-  const tensor = client.kept<Tensor>("splice.tensor", "k");
-  const measure = client.kept<Measure>("splice.measure", "relative");
-  const range = client.kept<RangeKind>("splice.range", "fixed");
-  const table = client.kept("splice.table", false);
-  const cell = client.kept("splice.cell", { layer: 0, head: 0 });
+  const tensor = client.keep<Tensor>("splice.tensor", "k");
+  const measure = client.keep<Measure>("splice.measure", "relative");
+  const range = client.keep<RangeKind>("splice.range", "fixed");
+  const table = client.keep("splice.table", false);
+  const cell = client.keep("splice.cell", { layer: 0, head: 0 });
   const steps = run.steps.length;
   const step = useSignal(Math.max(0, steps - 1));
   const film = useMemo(() => openFilm(client), [client]);
@@ -154,7 +154,7 @@ export function DriftBox({ client, run, busy, onRerun }: DriftProps) {
       {run.measured !== null && !hasFrames && (
         <NoAttention run={run} busy={busy} onCapture={() => onRerun({ measure: true, attention: true })} />
       )}
-      {hasFrames && <Problem error={film.problem.value} />}
+      {hasFrames && <Problem fault={film.problem.value} />}
       {hasFrames && figure && (table.value ? <FigureTable {...figure} /> : <Figure {...figure} cell={cell} />)}
       {hasFrames && figure && !table.value && <FigureLegend {...figure} />}
       {hasFrames && !figure && !film.problem.value && <Empty title="The frame is on its way" tight />}

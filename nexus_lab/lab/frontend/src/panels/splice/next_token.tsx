@@ -42,7 +42,7 @@ function Group({ group }: { group: NextGroup }) {
       {group.rows.map((row, index) => (
         <>
           <div class="t" key={`t${index}`} title={JSON.stringify(row.text)}>
-            {visibleText(row.text)}
+            {/^ \S/.test(row.text) ? "␣" : ""}{visibleText(row.text)}
           </div>
           <div class="p2" key={`p${index}`}>
             <Bar value={row.prefill} scale={group.scale} path="ref" />

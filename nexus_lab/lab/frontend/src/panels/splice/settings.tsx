@@ -128,7 +128,7 @@ export function SettingsBox({ client, part, draft, action, onRun }: {
   const set = (change: Draft) => {
     draft.value = { ...draft.value, ...change };
   };
-  const bar = client.parts.bar.value;
+  const bar = client.told.bar.value;
   const blocks = part.tools.map((tool) => ({
     value: tool.tool,
     label: `${tool.tool}${tool.tokens === null ? "" : `, ${int(tool.tokens)} tokens`}${tool.compiled ? "" : ", not compiled yet"}`,
@@ -183,7 +183,7 @@ export function SettingsBox({ client, part, draft, action, onRun }: {
             <span>capture attention</span>
           </Check>
         </div>
-        <Problem error={action.problem} />
+        <Problem fault={action.fault} />
       </div>
     </Box>
   );
