@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 
 /** Names of our own props and of the client: on no wire, on no interface of the DOM, never used as text. */
 const INTERNAL = `
-  client part draft stepper digits rowKey headClass columns cell extent centre busy pressed onValue
+  client part draft stepper digits rowKey headClass columns cell extent centre pressed onValue
   onPick onCheck onEnter onStep onMove onDone onRun onRerun budgetKind ownColours stoppable
   nextBreakpoint wantPieces openKeys setTau primary quiet tight flush peek layer layers head heads
   options chosen wrap keep told fault shares nPast tall wide endInk tile onChoose onMeasure onCapture

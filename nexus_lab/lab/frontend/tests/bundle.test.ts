@@ -41,6 +41,9 @@ describe("bundle", () => {
     const wire: string = fs.readFileSync("src/protocol.ts", "utf8");
     const names = [...listed("INTERNAL"), ...listed("ATTRIBUTES")];
     expect(names.filter((name) => new RegExp(`\\b${name}\\??:`).test(wire))).toEqual([]);
+    // A value of the wire chooses from a map by its name; a caption does not.
+    const captions = ["layer"];
+    expect(names.filter((name) => wire.includes(`"${name}"`) && !captions.includes(name))).toEqual([]);
     expect(listed("ATTRIBUTES")).toEqual(Object.keys(ATTRIBUTES));
     expect(Object.entries(ATTRIBUTES).filter(([key, value]) => key !== value)).toEqual([]);
   });
