@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <new>
 
 #include "core/block_file.hpp"
@@ -247,6 +248,8 @@ std::string fault_in(const BlockView& block, const Sample& sample, const std::by
     return "";
 }
 
+bool is_measure(float value) { return value >= 0.0F && value <= std::numeric_limits<float>::max(); }
+
 bool payload_holds(const Sample& sample) {
     const auto digest = payload_digest(sample, Claim(sample));
     const Bytes stored = sample.read(kPayloadHash, sizeof(BlockHeader::Hash));
@@ -368,6 +371,11 @@ Verdict BlockJudge::judge(const Sample& whole, bool on_disk) {
         }
         if (verdict.fault.empty() && (verdict.refused == "payload_hash") == payload_holds(sample)) {
             verdict.fault = "the payload's hash says something else";
+        }
+        const bool sensible = std::ranges::all_of(block.sensitivity(), is_measure);
+        if (verdict.fault.empty() && verdict.refused != "payload_hash" &&
+            verdict.refused.empty() != sensible) {
+            verdict.fault = "the sensitivity is judged wrong";
         }
         if (verdict.fault.empty() && verdict.refused.empty() && on_disk) {
             verdict.fault = fault_in_copy(block, path_);
