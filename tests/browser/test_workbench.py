@@ -121,6 +121,11 @@ def test_the_side_panel_follows_the_kernel(page: Page):
     expect(panel).to_contain_text("SmolLM2-135M-Instruct", timeout=60_000)
     expect(panel).to_contain_text("convert_time")
     expect(panel.get_by_role("status")).to_contain_text("idle")
+    # The styles of the workbench in the same page leave it as wide as its place.
+    room, needed = panel.evaluate(
+        "root => [root.closest('.lm-Widget').clientWidth, root.getBoundingClientRect().width]"
+    )
+    assert needed <= room
     page.evaluate("() => window.jupyterapp.shell.collapseRight()")
 
 
@@ -137,6 +142,9 @@ def test_a_registry_can_be_loaded(view, server):
     ]
     (server.root / "ledger.json").write_text(json.dumps({"tools": tools}))
     registry = open_panel(view, "Registry")
+    rows = registry.get_by_role("grid").first.locator("tbody tr")
+    # Also after the parts that came since, with the token counts and without the rows.
+    expect(rows.first).to_be_visible()
     registry.get_by_label("From").select_option(label="Tool list or OpenAPI file")
     registry.get_by_label("Path").fill("ledger.json")
     registry.get_by_role("button", name=re.compile("^(Read|Load)")).first.click()

@@ -1,8 +1,8 @@
 /** The shell: bar, tabs, one panel, footer with the live region, key sheet. */
-import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { Bar, Notice } from "./bar";
-import type { Client } from "./client";
+import { problemOf, type Client } from "./client";
 import { listenToCommands } from "./commands";
 import { int } from "./format";
 import { isTyping, keepKeysFrom, KEY_LIST } from "./keys";
@@ -14,7 +14,7 @@ import { RoutingPanel } from "./panels/routing";
 import { SessionPanel } from "./panels/session";
 import { SplicePanel } from "./panels/splice";
 import type { PanelName } from "./protocol";
-import { Dialog, Empty } from "./ui";
+import { Dialog, Empty, Problem, useOwnId } from "./ui";
 import { hideNothing } from "./ui/visible";
 
 hideNothing();
@@ -128,12 +128,16 @@ function Waiting() {
   );
 }
 
-let views = 0;
+/** What cannot be drawn says so, and leaves what is around it as it is. */
+function Guard({ children }: { children: ComponentChildren }) {
+  const [error] = useErrorBoundary();
+  return <>{error ? <Problem fault={problemOf(error)} /> : children}</>;
+}
 
 /** All panels behind tabs, or one of them alone where `only` is given. */
 export function Workbench({ client, only }: { client: Client; only?: PanelName | null }) {
   const root = useRef<HTMLDivElement>(null);
-  const [prefix] = useState(() => `nl${++views}`);
+  const prefix = useOwnId();
   const [keys, setKeys] = useState(false);
   const shown = only ?? client.panel.value;
   const entry = PANELS.find(({ name }) => name === shown) ?? PANELS[0]!;
@@ -180,7 +184,9 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
       data-own={client.ownColours.value || undefined}
       onKeyDown={onKeyDown}
     >
-      <Bar client={client} />
+      <Guard>
+        <Bar client={client} />
+      </Guard>
       {only ? null : <Tabs client={client} prefix={prefix} />}
       <Notice client={client} />
       <div
@@ -192,7 +198,7 @@ export function Workbench({ client, only }: { client: Client; only?: PanelName |
         aria-label={only ? entry.title : undefined}
         tabIndex={-1}
       >
-        {client.told[entry.name].value === null ? <Waiting /> : <entry.Panel client={client} />}
+        <Guard>{client.told[entry.name].value === null ? <Waiting /> : <entry.Panel client={client} />}</Guard>
       </div>
       <Footer client={client} openKeys={() => setKeys(true)} />
       <KeySheet open={keys} onClose={() => setKeys(false)} />

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { ATTRIBUTES } from "../src/jsx";
-import type { PanelName, ToView } from "../src/protocol";
-import { PARTS, REGISTRY } from "./fixtures";
-import { cachePart, splicePart } from "./fixtures_cache";
+import type { PanelName, Parts, ToView } from "../src/protocol";
+import { AGENT, BAR, PARTS, REGISTRY, WAITING_TURN } from "./fixtures";
+import { cachePart, M_ROPE, splicePart, spliceRun } from "./fixtures_cache";
 
 const STORY = { cache: cachePart(), splice: splicePart() };
 
@@ -52,7 +52,7 @@ describe("bundle", () => {
     // @ts-expect-error -- it has no types
     const built = await import("../../static/widget.js");
     const source = await import("../src/widget");
-    const drawn = async (widget: typeof source.default, panel: PanelName) => {
+    const drawn = async (widget: typeof source.default, panel: PanelName, change: Partial<Parts>) => {
       let hear: (message: ToView, buffers: DataView[]) => void = () => undefined;
       const model = {
         get: (name: string) => (name === "panel" ? panel : null),
@@ -64,19 +64,34 @@ describe("bundle", () => {
       document.body.append(el);
       const end = widget.render({ model, el } as never);
       const list = REGISTRY.tools;
-      hear({ kind: "parts", revision: 1, parts: { ...STORY, ...PARTS } }, []);
+      hear({ kind: "parts", revision: 1, parts: { ...STORY, ...PARTS, ...change } }, []);
       hear({ kind: "parts", revision: 2, parts: { registry: { ...REGISTRY, tools: list.slice(1) } }, kept: { registry: { tools: [0, 1, 0, 0] } } }, []);
-      await new Promise((resolve) => setTimeout(resolve, 50));
-      // Each view has an id and a group of radio buttons of its own.
-      const html = el.innerHTML.replace(/nl\d+-/g, "nl-");
+      // Each view has ids of its own. Effects come with frames: what stays as it is for a while is all there.
+      const read = () => el.innerHTML.replace(/\bnl-[a-z0-9]{8,}/g, "nl-");
+      let html = "";
+      for (let same = 0; same < 3; ) {
+        await new Promise((resolve) => setTimeout(resolve, 40));
+        same = read() === html ? same + 1 : 0;
+        html = read();
+      }
       end();
       el.remove();
       return html;
     };
+    const failed = { ...WAITING_TURN, state: "failed" as const, problem: { type: "E", message: "m", next_step: null } };
+    const states: Partial<Parts>[] = [
+      {},
+      ...(["unloaded", "loading", "idle", "busy", "stopping"] as const).map((engine) => ({ bar: { ...BAR, engine } })),
+      { agent: { ...AGENT, turns: [failed] }, splice: { ...splicePart(), run: { ...spliceRun(), declined: M_ROPE } } },
+      { splice: { ...splicePart(), unavailable: M_ROPE }, cache: { ...cachePart(), ops: [] } },
+    ];
     for (const panel of Object.keys(PARTS).filter((name) => name !== "bar") as PanelName[]) {
-      const html = await drawn(source.default, panel);
-      expect(html.length, panel).toBeGreaterThan(1000);
-      expect(await drawn(built.default, panel), panel).toBe(html);
+      for (const [index, change] of states.entries()) {
+        if (index > 0 && panel !== "routing" && !(panel in change)) continue;
+        const html = await drawn(source.default, panel, change);
+        expect(html.length, panel).toBeGreaterThan(1000);
+        expect(await drawn(built.default, panel, change), `${panel} ${index}`).toBe(html);
+      }
     }
   });
 

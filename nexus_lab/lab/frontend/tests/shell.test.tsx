@@ -6,6 +6,20 @@ import { button, change, click, field, mount, press, settle, type } from "./dom"
 const IDLE = { ...BAR, engine: "idle" as const, holder: null };
 const selected = (root: Element) => root.querySelector('[role="tab"][aria-selected="true"]')!.textContent;
 
+describe("what cannot be drawn", () => {
+  it("says so, and the other panels go on", async () => {
+    const broken = { ...PARTS.routing!, decisions: null } as never;
+    const kernel = fakeKernel({ ...PARTS, routing: broken });
+    const root = mount(kernel.client);
+    await change(() => (kernel.client.panel.value = "routing"));
+    expect(root.querySelector('.panel [role="alert"]')).not.toBeNull();
+    await change(() => (kernel.client.panel.value = "session"));
+    expect(root.textContent).toContain("Import transcript");
+    await change(() => kernel.push({ bar: { ...BAR, engine: "nonsense" as never } }));
+    expect(root.textContent).toContain("Import transcript");
+  });
+});
+
 describe("shell", () => {
   it("has a tab list whose tabs and panel name each other", () => {
     const root = mount(fakeKernel().client);

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { StopButton } from "../bar";
 import type { Client } from "../client";
 import { count, fixed, int, ms, NONE } from "../format";
-import type { AgentPart, TurnCard } from "../protocol";
+import type { AgentPart, Settings, TurnCard } from "../protocol";
 import { Box, Button, Empty, Problem, useAction } from "../ui";
 import { Approval } from "./agent/approval";
 import { SettingsBox } from "./agent/settings";
@@ -64,13 +64,15 @@ function MessageBox({ client, part }: { client: Client; part: AgentPart }) {
 }
 
 function ranWith(settings: Record<string, unknown>, tau: number | null): string {
-  const words: string[] = [];
-  if (typeof settings.k === "number") words.push(`K = ${settings.k}`);
-  if (typeof settings.tau === "number") words.push(`τ = ${fixed(settings.tau, 4)}`);
-  else if (tau !== null) words.push(`τ = ${fixed(tau, 4)} (calibrated)`);
-  if (typeof settings.top_k === "number") words.push(`k = ${settings.top_k}`);
-  if (typeof settings.schema_mode === "string") words.push(settings.schema_mode);
-  return words.join(", ") || NONE;
+  const { k, tau: own, top_k: best, schema_mode: mode } = settings as Partial<Settings>;
+  const used = own ?? tau;
+  const words = [
+    k && `K = ${k}`,
+    used !== null && `τ = ${fixed(used, 4)}${own == null ? " (calibrated)" : ""}`,
+    best && `k = ${best}`,
+    mode,
+  ];
+  return words.filter(Boolean).join(", ") || NONE;
 }
 
 function FactsBox({ client, turn }: { client: Client; turn: TurnCard | undefined }) {

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import type { Client } from "../client";
 import { bytes } from "../format";
 import type { ExportReply, Redaction, RunRow, SessionPart } from "../protocol";
-import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction, useReply } from "../ui";
+import { Box, Button, Check, Field, Note, Problem, Select, StatusMark, useAction, useOwnId, useReply } from "../ui";
 import { CompareBox } from "./session/compare";
 import type { Choice } from "./session/pairs";
 import { RunsBox } from "./session/runs";
@@ -19,6 +19,7 @@ function ExportBox({ client, part, run }: { client: Client; part: SessionPart; r
   const contents = client.keep("session.contents", false);
   const redact = client.keep<Redaction>("session.redact", "all");
   const [done, setDone] = useState<ExportReply | null>(null);
+  const group = useOwnId();
   const write = useAction<ExportReply>(client, "session.export");
   const told = !contents.value
     ? "without contents: scores, ops, timings"
@@ -38,7 +39,7 @@ function ExportBox({ client, part, run }: { client: Client; part: SessionPart; r
         <div class="stack tight" role="radiogroup" aria-label="Format">
           {part.targets.map(({ target: name, label, detail }) => (
             <label key={name} class="target">
-              <input type="radio" name="nl-target" checked={target.value === name} onChange={() => (target.value = name)} />
+              <input type="radio" name={group} checked={target.value === name} onChange={() => (target.value = name)} />
               <span>{label}</span>
               <span class="tiny muted">{detail}</span>
             </label>

@@ -1,5 +1,8 @@
 import type { ComponentChildren } from "preact";
-import { useId } from "preact/hooks";
+import { useState } from "preact/hooks";
+
+/** An id of its own in the page, where other views stand that know nothing of this one. */
+export const useOwnId = () => useState(() => `nl-${Math.random().toString(36).slice(2)}`)[0];
 
 interface BoxProps {
   title?: ComponentChildren;
@@ -15,7 +18,7 @@ interface BoxProps {
 }
 
 export function Box({ title, note, tools, flush, class: extra, children, foot }: BoxProps) {
-  const id = useId();
+  const id = useOwnId();
   return (
     <section class={`box ${extra ?? ""}`} aria-labelledby={title ? id : undefined}>
       {title && (
