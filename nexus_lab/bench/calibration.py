@@ -1,59 +1,247 @@
-"""Calibrating ``splice(bounded(epsilon))`` for the agent: its own blocks, behind its own system prompt."""
+"""Calibrating ``splice(bounded(epsilon))`` for the agent: its own blocks, behind its own system prompt.
+
+One half of the conversations gives the bounds, and the other half tells how they hold.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nexus_lab.agent import SYSTEM_PROMPT
+from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
+from nexus_lab.bench.base import ResultFile, proportion
+from nexus_lab.bench.splice_grid import EngineSettings, Repair, SpliceTask, TaskKind, compile_contexts
+from nexus_lab.bench.splice_inputs import live_prefix
+from nexus_lab.bench.splice_tasks import measure
 from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase
-from nexus_lab.splice import BlockLibrary, Calibration, TrialCase, calibrate
+from nexus_lab.bench.sweep import Journal, run_tasks
+from nexus_lab.bench.trajectories import read_trajectories
+from nexus_lab.engine import Engine
+from nexus_lab.paths import cache_dir
+from nexus_lab.splice import Calibration, CalibrationError, CalibrationSample, TrialCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
 
-    from nexus_lab.engine import Engine
+    from nexus_lab.agent.blocks import CompileContext
+    from nexus_lab.bench.base import Result
+    from nexus_lab.registry import ToolSpec
+    from nexus_lab.splice import BlockContext
 
-__all__ = ["DEPTHS", "agent_cases", "calibrate_agent"]
+__all__ = ["BUDGETS", "DEPTHS", "AgentCalibration", "agent_cases", "calibrate_agent"]
 
 DEPTHS = (64, 256, 512, 1024, 2048)
 """Depths measured by default; between them the worse neighbour holds."""
 
+BUDGETS = (0.0, 0.1, 0.25, 0.5, 0.75)
+"""Shares of a block that are tried, the smallest first."""
+
+_QUANTILE = 0.95
+_FLOORS = (3.0, 10.0, 30.0)
+_PLAN_CTX = 512
+_CTX_STEP = 1024
+_ROOM = 128
+# What a sweep calls the contexts that the agent compiles behind.
+_SWEPT = {"none": "none", "system": "system", "typical": "consensus"}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCalibration:
+    """A calibration, and the conversations that were kept apart from it.
+
+    Attributes
+    ----------
+    calibration
+        The bounds, with the coverage of a few of them.
+    apart
+        Samples of the conversations kept apart.
+    settings
+        What was measured.
+    """
+
+    calibration: Calibration
+    apart: tuple[CalibrationSample, ...]
+    settings: dict[str, Any]
+
+    def results(self) -> ResultFile:
+        """Return coverage, recomputed share and noise floor in the form of every measurement."""
+        found: list[Result] = []
+        for row in self.calibration.coverage:
+            floors = row.epsilon / self.calibration.noise_floor
+            case = {"epsilon": row.epsilon, "noise_floors": round(floors, 2)}
+            found += [
+                proportion(row.covered, row.n, case=case, metric="coverage"),
+                proportion(row.prefilled, row.n, case=case, metric="prefilled"),
+            ]
+            shares = replace(found[-1], metric="recomputed", value=row.recomputed, low=None, high=None)
+            found.append(shares)
+        return ResultFile.now("eval calibrate", found, settings=self.settings, threads=1)
+
 
 def calibrate_agent(
-    engine: Engine,
+    model: str | Path = "bundled",
     *,
     system: str = SYSTEM_PROMPT,
-    cases: Iterable[SpliceCase] = SPLICE_CASES,
+    cases: Sequence[SpliceCase] = SPLICE_CASES,
+    context: CompileContext = "system",
+    strategy: str = "leading",
     depths: Sequence[int] = DEPTHS,
+    budgets: Sequence[float] = BUDGETS,
+    prefixes: int = 10,
+    trajectories: Path | None = None,
+    quantile: float = _QUANTILE,
+    flash_attention: bool = False,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    work: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Calibration:
+) -> AgentCalibration:
     """Measure D_KL by depth and repair budget for tool blocks as the agent writes them.
 
     Parameters
     ----------
-    engine
-        The model; its context must hold the deepest depth and a block.
+    model
+        The model.
     system
         The agent's system prompt; blocks are compiled behind it.
     cases
-        Tools, requests and answers to measure with.
-    depths
-        Tokens before the block; those that do not fit the context are left out.
-    on_progress
-        Called with the measurements done and all of them.
+        Tools, requests and answers to measure with; lengths outside theirs are not covered afterwards.
+    context
+        What blocks are compiled behind; see `nexus_lab.agent.blocks.block_recipes`.
+    strategy
+        Repair to calibrate; ``profile`` needs the context ``typical``.
+    depths, budgets
+        Grid of the measurement; depths that the model was not trained for are left out.
+    prefixes
+        Conversations for each tool, an even number; every other one is kept apart.
+    trajectories
+        JSON Lines of real conversations; by default sample conversations.
+    quantile
+        Share of further conversations that is to stay under a bound.
+    executor, workers, work, on_progress
+        As for `nexus_lab.bench.splice.splice_sweep`.
+
+    Returns
+    -------
+    AgentCalibration
+        To be stored with `nexus_lab.splice.save_calibration`. A sample is the mean D_KL of one block at one
+        depth of one conversation, over the forced answer.
+
+    Raises
+    ------
+    CalibrationError
+        When there are too few samples for the quantile, or no depth fits.
     """
-    context, measured = agent_cases(engine, system, cases)
-    room = max(len(case.block) + 2 * (len(case.rest) + len(case.answer)) for case in measured)
-    return calibrate(
-        engine,
-        BlockLibrary(engine),
-        measured,
-        context=context,
-        depths=[depth for depth in depths if depth + 2 * room <= engine.n_ctx],
-        on_progress=on_progress,
+    if prefixes % 2 or not prefixes:
+        raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
+    conversations = read_trajectories(trajectories) if trajectories is not None else []
+    with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
+        behind = _context(engine, [case.tool for case in cases], system, context)
+        plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
+        live = [
+            live_prefix(engine, conversations, number, plan.depths[-1], system=system)
+            for number in range(len(plan.cases) * prefixes)
+        ]
+        facts: dict[str, Any] = {
+            "fingerprint": engine.info.fingerprint,
+            "context_hash": behind.hash.hex(),
+            "flash_attention": flash_attention,
+            "strategy": strategy,
+            "quantile": quantile,
+        }
+    folder = work or cache_dir() / "sweeps" / f"calibrate-{facts['context_hash'][:16]}-{strategy}"
+    tasks = [
+        SpliceTask(
+            kind=TaskKind.CELLS,
+            engine=plan.engine,
+            folder=str((folder / "blocks").absolute()),
+            server="",
+            case=plan.cases[number // prefixes],
+            prefix_name=name,
+            prefix=prefix,
+            depths=plan.depths,
+            repairs=tuple(Repair.parse(f"{strategy}:{budget}") for budget in budgets),
+            contexts=(_SWEPT[context],),
+            system=system,
+        )
+        for number, (name, prefix) in enumerate(live)
+    ]
+    with Journal(folder) as journal:
+        done = run_tasks(tasks, measure, journal, executor=executor, workers=workers, on_progress=on_progress)
+    if work is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    # Every other conversation of a tool is kept apart.
+    apart = [sample for task in done[1::2] for sample in _samples(task.rows)]
+    floor = float(np.mean([_larger_floor(task.rows, depth) for task in done for depth in plan.depths]))
+    calibration = Calibration.measured(
+        [sample for task in done[::2] for sample in _samples(task.rows)], noise_floor=floor, **facts
     )
+    coverage = tuple(calibration.covered(apart, factor * floor) for factor in _FLOORS)
+    settings = {
+        **facts,
+        "system": system,
+        "compiled_behind": context,
+        "tools": [case.name for case in plan.cases],
+        "prefixes": prefixes,
+        "trajectories": trajectories.name if trajectories is not None else None,
+        "depths": plan.depths,
+        "budgets": list(budgets),
+        "noise_floor": floor,
+    }
+    return AgentCalibration(replace(calibration, coverage=coverage), tuple(apart), settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    cases: tuple[TrialCase, ...]
+    depths: tuple[int, ...]
+    engine: EngineSettings
+
+
+def _plan(
+    engine: Engine,
+    model: str | Path,
+    cases: Sequence[TrialCase],
+    depths: Sequence[int],
+    behind: BlockContext,
+) -> _Plan:
+    """Leave out the depths that the model was not trained for, and size the context for the others."""
+    room = max(2 * len(case.block) + len(case.rest) + max(len(case.answer), _ROOM) for case in cases)
+    most = engine.info.n_ctx_train or max(depths) + room
+    fitting = tuple(sorted(depth for depth in depths if depth + room <= most))
+    if not fitting:
+        raise CalibrationError(
+            f"none of the depths {list(depths)} fits the {most} tokens that the model was trained for",
+            next_step="give smaller ones",
+        )
+    needed = max(fitting[-1], behind.n_tokens) + room
+    loaded = EngineSettings(
+        model=str(model),
+        sha256=engine.info.sha256,
+        n_ctx=-(-needed // _CTX_STEP) * _CTX_STEP,
+        flash_attention=engine.schedule.flash_attention,
+    )
+    return _Plan(tuple(cases), fitting, loaded)
+
+
+def _context(engine: Engine, tools: Sequence[ToolSpec], system: str, context: CompileContext) -> BlockContext:
+    """Return what the agent compiles its blocks behind, where a sweep can compile them there, too."""
+    found = block_recipes(engine, tools[:1], system=system, context=context)[0].context
+    if found.hash != compile_contexts(engine, _SWEPT[context], system).hash:
+        raise CalibrationError(
+            "the model's chat template puts the system prompt into the first message",
+            next_step="calibrate behind typical conversations",
+        )
+    return found
 
 
 def agent_cases(
@@ -62,6 +250,20 @@ def agent_cases(
     """Return the tokens of the system prompt, and the cases in the agent's own words."""
     context = join_tokens(Transcript(engine, system=system).open())
     return context, [_trial_case(engine, system, case) for case in cases]
+
+
+def _samples(rows: Sequence[dict[str, Any]]) -> list[CalibrationSample]:
+    found: dict[int, dict[float, float]] = defaultdict(dict)
+    n_tokens = 0
+    for row in rows:
+        if row["kind"] == TaskKind.CELLS:
+            n_tokens = row["n_tokens"]
+            found[row["depth"]][float(row["budget"])] = row["dkl_mean"]
+    return [CalibrationSample(depth, n_tokens, dkl) for depth, dkl in sorted(found.items())]
+
+
+def _larger_floor(rows: Sequence[dict[str, Any]], depth: int) -> float:
+    return max(float(row["dkl_mean"]) for row in rows if row["kind"] == "floor" and row["depth"] == depth)
 
 
 def _trial_case(engine: Engine, system: str, case: SpliceCase) -> TrialCase:

@@ -113,21 +113,21 @@ _DEFAULT = ("none", "leading:0.25", "trailing:0.25", "trailing:R", "profile:0.25
 DEFAULT_REPAIRS = tuple(map(Repair.parse, _DEFAULT))
 
 
-def _system(engine: Engine) -> BlockContext:
-    message = {"role": "system", "content": SYSTEM_PROMPT}
+def _system(engine: Engine, system: str) -> BlockContext:
+    message = {"role": "system", "content": system}
     return BlockContext.of(engine.tokenize(engine.render_chat([message], add_generation_prompt=False)))
 
 
-def _history(engine: Engine, n_tokens: int = _HISTORY_TOKENS) -> BlockContext:
-    return BlockContext.of(prompt_tokens(engine, n_tokens, seed=_HISTORY_SEED))
+def _history(engine: Engine, system: str, n_tokens: int = _HISTORY_TOKENS) -> BlockContext:
+    return BlockContext.of(prompt_tokens(engine, n_tokens, seed=_HISTORY_SEED, system=system))
 
 
-_CONTEXTS: Mapping[str, Callable[[Engine], BlockContext]] = {
-    "none": lambda _engine: BlockContext(),
+_CONTEXTS: Mapping[str, Callable[[Engine, str], BlockContext]] = {
+    "none": lambda _engine, _prompt: BlockContext(),
     "system": _system,
     "history": _history,
-    "typical": lambda engine: typical_context(engine, consensus=False),
-    "consensus": typical_context,
+    "typical": lambda engine, system: typical_context(engine, system=system, consensus=False),
+    "consensus": lambda engine, system: typical_context(engine, system=system),
 }
 
 
@@ -147,7 +147,7 @@ def known_context(name: str) -> str:
     return name
 
 
-def compile_contexts(engine: Engine, name: str) -> BlockContext:
+def compile_contexts(engine: Engine, name: str, system: str = SYSTEM_PROMPT) -> BlockContext:
     """Return what a block is compiled behind under a name.
 
     ``none`` is the start of a context, ``system`` the chat template's system prompt, ``history`` 64 tokens
@@ -155,7 +155,7 @@ def compile_contexts(engine: Engine, name: str) -> BlockContext:
     contexts, with a profile from the others, and ``consensus`` the mean over all of them.
     """
     kind, _, size = known_context(name).partition(":")
-    return _history(engine, int(size)) if size else _CONTEXTS[kind](engine)
+    return _history(engine, system, int(size)) if size else _CONTEXTS[kind](engine, system)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +178,14 @@ class TaskKind(StrEnum):
     """What a task measures.
 
     ``cells``: every repair of a block behind a growing prefix. ``anchored``: the block behind the tokens it
-    was compiled behind. ``speed``: the clock, with nothing beside it. ``proxy``: the K-variance proxy beside
-    the true drift.
+    was compiled behind. ``speed``: the clock, with nothing beside it. ``passes``: the clock of one pass over
+    scattered tokens, likewise. ``proxy``: the K-variance proxy beside the true drift.
     """
 
     CELLS = "cells"
     ANCHORED = "anchored"
     SPEED = "speed"
+    PASSES = "passes"
     PROXY = "proxy"
 
 
@@ -216,6 +217,8 @@ class SpliceTask:
         Compare attention rows as well.
     repeats
         Rounds of the clock.
+    system
+        System prompt of the compile contexts.
     """
 
     kind: TaskKind
@@ -232,6 +235,7 @@ class SpliceTask:
     grammar: str = ""
     attention: bool = False
     repeats: int = 1
+    system: str = SYSTEM_PROMPT
 
     @property
     def key(self) -> str:
@@ -247,7 +251,7 @@ class SpliceTask:
     @property
     def alone(self) -> bool:
         """Whether nothing may run beside it."""
-        return self.kind is TaskKind.SPEED
+        return self.kind in {TaskKind.SPEED, TaskKind.PASSES}
 
     @property
     def common(self) -> dict[str, Any]:

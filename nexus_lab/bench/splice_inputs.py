@@ -15,7 +15,7 @@ from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase, case_of
 from nexus_lab.bench.trajectories import stretch
 from nexus_lab.registry import Registry, RegistryError, ToolSpec
 from nexus_lab.routing import read_rows
-from nexus_lab.splice import TrialCase, prompt_tokens
+from nexus_lab.splice import SYSTEM_PROMPT, TrialCase, prompt_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -228,7 +228,12 @@ def _spoken(case: SpliceCase) -> str:
 
 
 def live_prefix(
-    engine: Engine, trajectories: Sequence[Trajectory], number: int, n_tokens: int
+    engine: Engine,
+    trajectories: Sequence[Trajectory],
+    number: int,
+    n_tokens: int,
+    *,
+    system: str = SYSTEM_PROMPT,
 ) -> tuple[str, tuple[int, ...]]:
     """Return name and tokens of a live prefix, another one for each number: real where there is any.
 
@@ -238,6 +243,6 @@ def live_prefix(
         When the conversations are too short.
     """
     if trajectories:
-        return stretch(engine, trajectories, number, n_tokens)
+        return stretch(engine, trajectories, number, n_tokens, system=system)
     seed = _PREFIX_SEED + number
-    return f"sample {seed}", tuple(prompt_tokens(engine, n_tokens, seed=seed))
+    return f"sample {seed}", tuple(prompt_tokens(engine, n_tokens, seed=seed, system=system))

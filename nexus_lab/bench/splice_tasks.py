@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.splice_cells import Cell
 from nexus_lab.bench.splice_grid import SpliceTask, TaskKind, compile_contexts
+from nexus_lab.bench.splice_passes import pass_rows
 from nexus_lab.bench.splice_proxy import proxy_and_drift
 from nexus_lab.engine import Engine
 from nexus_lab.splice import (
@@ -84,7 +85,7 @@ def _blocks(engine: Engine, task: SpliceTask) -> dict[str, ToolBlock]:
     """Compile the block behind every context, and leave a context as if nothing had been compiled."""
     library = _library(engine, task)
     blocks = {
-        name: library.get_or_compile(task.case.block, compile_contexts(engine, name))
+        name: library.get_or_compile(task.case.block, compile_contexts(engine, name, task.system))
         for name in task.contexts
     }
     engine.clear()
@@ -154,6 +155,15 @@ def _speed(engine: Engine, task: SpliceTask) -> Iterator[Row]:
                         }
 
 
+def _passes(engine: Engine, task: SpliceTask) -> Iterator[Row]:
+    if "input_patches" in engine.declines:
+        return
+    with growing_prefix(engine, task.prefix) as grow:
+        for depth in task.depths:
+            for row in pass_rows(engine, grow(depth), task.case.block, repeats=task.repeats):
+                yield {**task.common, **row}
+
+
 def _proxy(engine: Engine, task: SpliceTask) -> Iterator[Row]:
     blocks = _blocks(engine, task)
     with growing_prefix(engine, task.prefix) as grow:
@@ -172,5 +182,6 @@ _WORK: Mapping[TaskKind, Callable[[Engine, SpliceTask], Iterator[Row]]] = {
     TaskKind.CELLS: _cells,
     TaskKind.ANCHORED: _anchored,
     TaskKind.SPEED: _speed,
+    TaskKind.PASSES: _passes,
     TaskKind.PROXY: _proxy,
 }

@@ -124,7 +124,12 @@ def trajectory_messages(trajectory: Trajectory) -> Iterator[Message]:
 
 
 def stretch(
-    engine: Engine, trajectories: Sequence[Trajectory], number: int, n_tokens: int
+    engine: Engine,
+    trajectories: Sequence[Trajectory],
+    number: int,
+    n_tokens: int,
+    *,
+    system: str = SYSTEM_PROMPT,
 ) -> tuple[str, tuple[int, ...]]:
     """Return a stretch of real conversation, another one for each number until all are used.
 
@@ -136,7 +141,7 @@ def stretch(
     name
         Conversation and turn where it begins.
     tokens
-        Exactly `n_tokens` tokens, our system prompt first.
+        Exactly `n_tokens` tokens, the system prompt first.
 
     Raises
     ------
@@ -151,7 +156,7 @@ def stretch(
         if message["role"] == "user" and not message["content"].startswith("Tool result: ")
     ] or [0]
     start = starts[turn % len(starts)]
-    messages: list[Message] = [{"role": "system", "content": SYSTEM_PROMPT}, *rendered[first][start:]]
+    messages: list[Message] = [{"role": "system", "content": system}, *rendered[first][start:]]
     tokens: list[int] = []
     for following in range(1, len(rendered) + 1):
         tokens = engine.tokenize(engine.render_chat(messages, add_generation_prompt=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,33 +117,54 @@ def _numbers(text: str) -> list[int]:
         ) from error
 
 
+class Behind(StrEnum):
+    """What blocks are compiled behind."""
+
+    NONE = "none"
+    SYSTEM = "system"
+    TYPICAL = "typical"
+
+
 @app.command()
 def calibrate(
     model: Model = "bundled",
-    threads: Threads = None,
+    context: Annotated[Behind, typer.Option(help="What blocks are compiled behind.")] = Behind.SYSTEM,
+    strategy: Annotated[str, typer.Option(help="Repair: leading, profile, trailing.")] = "leading",
+    trajectories: Annotated[
+        Path | None, typer.Option(help="Real conversations, JSON Lines; our own by default.")
+    ] = None,
+    prefixes: Annotated[int, typer.Option(help="Conversations for each tool; half are kept apart.")] = 10,
+    workers: Annotated[int | None, typer.Option(help="Processes; the cores by default.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write here, instead of the package's data folder.")
     ] = None,
+    json: Json = None,
     *,
     flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
 ) -> None:
     """Measure the bounds that the contract splice(bounded(EPSILON)) of the agent rests on."""
     from nexus_lab.bench.calibration import calibrate_agent
-    from nexus_lab.engine import Engine
     from nexus_lab.splice import save_calibration
 
-    with (
-        Engine.load(model, n_ctx=4096, threads=threads, flash_attention=flash_attention) as engine,
-        _bar("calibrating") as tell,
-    ):
-        calibration = calibrate_agent(engine, on_progress=tell)
-    path = save_calibration(calibration, folder=out)
-    for cell in calibration.cells:
+    with _bar("calibrating") as tell:
+        found = calibrate_agent(
+            model,
+            context=context.value,
+            strategy=strategy,
+            trajectories=trajectories,
+            prefixes=prefixes,
+            workers=workers,
+            flash_attention=flash_attention,
+            on_progress=tell,
+        )
+    path = save_calibration(found.calibration, folder=out)
+    for cell in found.calibration.cells:
         console.print(
             f"depth {cell.depth:5d}  budget {cell.budget:4.0%}  D_KL mean {cell.dkl_mean:.4f}  "
             f"upper {cell.dkl_upper:.4f}  n {cell.n}"
         )
-    console.print(f"noise floor {calibration.noise_floor:.4f} nats")
+    console.print(f"noise floor {found.calibration.noise_floor:.4f} nats")
+    show_results(found.results(), json)
     console.print(plain(f"wrote {path}"))
 
 

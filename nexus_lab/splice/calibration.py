@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -16,7 +17,15 @@ from nexus_lab.paths import atomic_write, home
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Calibration", "CalibrationCell", "CalibrationError", "load_calibration", "save_calibration"]
+__all__ = [
+    "Calibration",
+    "CalibrationCell",
+    "CalibrationError",
+    "CalibrationSample",
+    "Coverage",
+    "load_calibration",
+    "save_calibration",
+]
 
 _VERSION = 1
 _MOST_TOKENS = 2**31
@@ -54,9 +63,66 @@ class CalibrationCell:
     def from_samples(
         cls, depth: int, budget: float, samples: Sequence[float], quantile: float
     ) -> CalibrationCell:
-        """Summarise `samples`; the upper quantile is an observed value, so few samples give their maximum."""
-        upper = float(np.quantile(samples, quantile, method="higher"))
-        return cls(depth, budget, upper, float(np.mean(samples)), len(samples))
+        """Summarise `samples`.
+
+        The upper value is the observed one that a further sample stays under with a probability of
+        `quantile`, whatever their distribution: the ``ceil((n + 1) * quantile)``-th smallest.
+
+        Raises
+        ------
+        CalibrationError
+            When there are too few for that.
+        """
+        rank = math.ceil((len(samples) + 1) * quantile)
+        if rank > len(samples):
+            raise CalibrationError(
+                f"{len(samples)} samples tell nothing of a quantile of {quantile:g}",
+                next_step=f"measure {math.ceil(quantile / (1 - quantile))} at least",
+            )
+        ordered = sorted(samples)
+        return cls(depth, budget, float(ordered[rank - 1]), float(np.mean(samples)), len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSample:
+    """One block behind one conversation.
+
+    Attributes
+    ----------
+    depth
+        Tokens before the block.
+    n_tokens
+        Length of the block.
+    dkl
+        Mean D_KL over a forced answer, in nats, by repair budget.
+    """
+
+    depth: int
+    n_tokens: int
+    dkl: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How a bound held on conversations that had no part in the calibration.
+
+    Attributes
+    ----------
+    epsilon
+        The bound, in nats.
+    n, covered
+        Splices and prefills that the contract led to, and how many of them stayed at or under the bound.
+    prefilled
+        How many of them were prefills.
+    recomputed
+        Mean share of a block that was computed, prefills with 1.
+    """
+
+    epsilon: float
+    n: int
+    covered: int
+    prefilled: int
+    recomputed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +147,8 @@ class Calibration:
         Lengths of the blocks measured.
     cells
         One cell for each depth and budget.
+    coverage
+        How some bounds held on conversations kept apart.
     """
 
     fingerprint: str
@@ -92,6 +160,50 @@ class Calibration:
     n_tokens_min: int
     n_tokens_max: int
     cells: tuple[CalibrationCell, ...]
+    coverage: tuple[Coverage, ...] = ()
+
+    @classmethod
+    def measured(cls, samples: Sequence[CalibrationSample], **facts: Any) -> Calibration:
+        """Summarise samples.
+
+        Parameters
+        ----------
+        facts
+            The fields but lengths and cells.
+
+        Raises
+        ------
+        CalibrationError
+            When a depth has too few samples.
+        """
+        by_cell: dict[tuple[int, float], list[float]] = {}
+        for sample in samples:
+            for budget, dkl in sample.dkl.items():
+                by_cell.setdefault((sample.depth, budget), []).append(dkl)
+        lengths = [sample.n_tokens for sample in samples]
+        return cls(
+            n_tokens_min=min(lengths),
+            n_tokens_max=max(lengths),
+            cells=tuple(
+                CalibrationCell.from_samples(depth, budget, found, facts["quantile"])
+                for (depth, budget), found in sorted(by_cell.items())
+            ),
+            **facts,
+        )
+
+    def covered(self, samples: Sequence[CalibrationSample], epsilon: float) -> Coverage:
+        """Hold the bound `epsilon` to samples that had no part in the calibration."""
+        held, prefilled, recomputed = 0, 0, 0.0
+        for sample in samples:
+            budget = self.budget_for(epsilon, n_tokens=sample.n_tokens, n_past=sample.depth)
+            if isinstance(budget, Decline):
+                prefilled += 1
+                held += 1
+                recomputed += 1.0
+            else:
+                held += sample.dkl[budget] <= epsilon
+                recomputed += budget
+        return Coverage(epsilon, len(samples), held, prefilled, recomputed / len(samples))
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -157,7 +269,8 @@ class Calibration:
             if version != _VERSION:
                 raise ValueError(f"version {version!r}")  # noqa: TRY301 - one message for every bad file
             cells = tuple(CalibrationCell(**cell) for cell in fields.pop("cells"))
-            found = cls(cells=cells, **fields)
+            coverage = tuple(Coverage(**row) for row in fields.pop("coverage", ()))
+            found = cls(cells=cells, coverage=coverage, **fields)
             _check(found)
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(
@@ -211,6 +324,10 @@ _HOLDS: dict[str, Callable[[object], bool]] = {
     "dkl_upper": _is_number,
     "dkl_mean": _is_number,
     "n": _is_whole,
+    "epsilon": _is_number,
+    "covered": _is_whole,
+    "prefilled": _is_whole,
+    "recomputed": _is_share,
 }
 
 

@@ -16,7 +16,7 @@ from nexus_lab.engine.errors import ContextFull
 from nexus_lab.errors import Decline, NexusError
 from nexus_lab.splice.drift import KVDrift, key_value_drift
 from nexus_lab.splice.measures import Fidelity, compare_logits
-from nexus_lab.splice.samples import sample_tokens
+from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,13 +87,14 @@ class Shadow:
     declined: Decline | None = None
 
 
-def prompt_tokens(engine: Engine, n_tokens: int, *, seed: int) -> list[int]:
+def prompt_tokens(engine: Engine, n_tokens: int, *, seed: int, system: str = SYSTEM_PROMPT) -> list[int]:
     """Return `n_tokens` tokens of a sample conversation under the model's own chat template."""
     return sample_tokens(
         n_tokens,
         seed=seed,
         render=lambda messages: engine.render_chat(messages, add_generation_prompt=False),
         tokenize=engine.tokenize,
+        system=system,
     )
 
 

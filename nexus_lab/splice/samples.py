@@ -56,6 +56,7 @@ def sample_tokens(
     seed: int,
     render: Callable[[list[Message]], str],
     tokenize: Callable[[str], list[int]],
+    system: str = SYSTEM_PROMPT,
 ) -> list[int]:
     """Return exactly `n_tokens` tokens: the system prompt, then as much of the history as fits.
 
@@ -67,8 +68,10 @@ def sample_tokens(
         Seed of `sample_history`.
     render, tokenize
         The model's chat template and tokenizer.
+    system
+        The system prompt.
     """
-    messages: list[Message] = [{"role": "system", "content": SYSTEM_PROMPT}]
+    messages: list[Message] = [{"role": "system", "content": system}]
     tokens = tokenize(render(messages))
     for message in sample_history(seed):
         if len(tokens) >= n_tokens:

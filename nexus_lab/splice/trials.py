@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.splice.calibration import Calibration, CalibrationCell
-from nexus_lab.splice.fidelity import logits_of, noise_floor, prompt_tokens
-from nexus_lab.splice.identity import context_hash
+from nexus_lab.splice.fidelity import logits_of
 from nexus_lab.splice.measures import compare_logits
 from nexus_lab.splice.splicer import splice_block
-from nexus_lab.splice.strategies import Leading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,25 +24,18 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.splice.base import RepairStrategy, SpliceResult
     from nexus_lab.splice.blocks import ToolBlock
-    from nexus_lab.splice.library import BlockLibrary
     from nexus_lab.splice.measures import Fidelity
 
 __all__ = [
     "Reference",
     "Trial",
     "TrialCase",
-    "calibrate",
     "growing_prefix",
     "left_as_it_was",
     "measure_reference",
     "measure_splice",
     "with_answer",
 ]
-
-_DEPTHS = (256, 512, 1024, 2048)
-_BUDGETS = (0.0, 0.1, 0.25, 0.5)
-_SEEDS = (101, 102, 103)
-
 
 @dataclass(frozen=True, slots=True)
 class TrialCase:
@@ -147,80 +137,6 @@ def measure_splice(
         )
         first = np.empty(0, np.float32) if result.logits is None else result.logits
         return Trial(result, compare_logits(reference.logits, with_answer(engine, seq, case, first)))
-
-
-def calibrate(
-    engine: Engine,
-    library: BlockLibrary,
-    cases: Sequence[TrialCase],
-    *,
-    context: Sequence[int],
-    strategy: RepairStrategy | None = None,
-    depths: Sequence[int] = _DEPTHS,
-    budgets: Sequence[float] = _BUDGETS,
-    seeds: Sequence[int] = _SEEDS,
-    quantile: float = 0.95,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Calibration:
-    """Measure D_KL by depth and budget, for the contract ``bounded``.
-
-    Parameters
-    ----------
-    engine, library
-        The running model, and where its blocks are kept.
-    cases
-        Blocks to measure; lengths outside theirs are not covered afterwards.
-    context
-        Tokens the blocks are compiled behind.
-    strategy
-        Repair to calibrate; leading by default.
-    depths, budgets
-        Grid of the measurement.
-    seeds
-        One sample conversation each, to put the blocks behind.
-    quantile
-        Quantile of the samples that must stay under a bound.
-    on_progress
-        Called with the measurements done and all of them.
-
-    Returns
-    -------
-    Calibration
-        To be stored with `save_calibration`. A sample is the mean D_KL of one block at one depth of one
-        conversation, over the case's forced answer.
-    """
-    chosen = strategy or Leading()
-    samples: dict[tuple[int, float], list[float]] = {(d, b): [] for d in depths for b in budgets}
-    total, done = len(seeds) * len(depths) * len(cases) * len(budgets), 0
-    for seed in seeds:
-        with growing_prefix(engine, prompt_tokens(engine, max(depths), seed=seed)) as grow:
-            for depth in sorted(depths):
-                seq = grow(depth)
-                for case in cases:
-                    block = library.get_or_compile(case.block, context)
-                    reference = measure_reference(engine, seq, case)
-                    for budget in budgets:
-                        trial = measure_splice(
-                            engine, seq, case, block, reference, strategy=chosen, budget=budget
-                        )
-                        samples[depth, budget].append(trial.fidelity.dkl_mean)
-                        done += 1
-                        if on_progress is not None:
-                            on_progress(done, total)
-    return Calibration(
-        fingerprint=engine.info.fingerprint,
-        context_hash=context_hash(context).hex(),
-        flash_attention=engine.schedule.flash_attention,
-        strategy=chosen.name,
-        quantile=quantile,
-        noise_floor=noise_floor(engine).dkl,
-        n_tokens_min=min(len(case.block) for case in cases),
-        n_tokens_max=max(len(case.block) for case in cases),
-        cells=tuple(
-            CalibrationCell.from_samples(depth, budget, values, quantile)
-            for (depth, budget), values in sorted(samples.items())
-        ),
-    )
 
 
 def with_answer(engine: Engine, seq: int, case: TrialCase, first: NDArray[np.float32]) -> NDArray[np.float32]:

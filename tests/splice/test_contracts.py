@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nexus_lab.splice.calibration import (
     Calibration,
     CalibrationCell,
     CalibrationError,
+    CalibrationSample,
     load_calibration,
     save_calibration,
 )
@@ -137,10 +139,36 @@ def test_bounded_without_a_calibration_prefills_and_says_so():
     assert choose(Bounded(1.0), n_tokens=200, n_past=512, anchored=True).plan.count == 0
 
 
-def test_few_samples_give_their_maximum_as_the_upper_quantile():
-    cell = CalibrationCell.from_samples(256, 0.25, [0.01, 0.03, 0.02], 0.95)
-    assert (cell.dkl_upper, cell.n) == (0.03, 3)
-    assert cell.dkl_mean == pytest.approx(0.02)
+def test_the_upper_value_is_one_that_a_further_sample_stays_under():
+    cell = CalibrationCell.from_samples(256, 0.25, [value / 100 for value in range(39, 0, -1)], 0.95)
+    assert (cell.dkl_upper, cell.n) == (0.38, 39)
+    assert cell.dkl_mean == pytest.approx(0.2)
+    assert CalibrationCell.from_samples(256, 0.25, [0.01, 0.03, 0.02], 0.75).dkl_upper == 0.03
+    with pytest.raises(CalibrationError, match="18 samples") as caught:
+        CalibrationCell.from_samples(256, 0.25, [0.1] * 18, 0.95)
+    assert caught.value.next_step == "measure 19 at least"
+
+
+def _samples(scale: float) -> list[CalibrationSample]:
+    return [
+        CalibrationSample(depth, 150 + 10 * number, {0.0: scale * 0.4 * depth / 512, 0.5: scale * 0.1})
+        for depth in (256, 512)
+        for number in range(3)
+    ]
+
+
+def test_samples_kept_apart_say_how_a_bound_holds():
+    facts = {"fingerprint": "f", "context_hash": "c", "flash_attention": False, "strategy": "leading"}
+    found = Calibration.measured(_samples(1.0), quantile=0.75, noise_floor=0.01, **facts)
+    assert (found.n_tokens_min, found.n_tokens_max, len(found.cells)) == (150, 170, 4)
+    same = found.covered(_samples(1.0), 0.2)
+    assert (same.n, same.covered, same.prefilled, same.recomputed) == (6, 6, 0, 0.25)
+    worse = found.covered(_samples(1.5), 0.2)
+    assert (worse.covered, worse.recomputed) == (3, 0.25), "at 256 nothing is repaired, and 0.3 > 0.2"
+    never = found.covered(_samples(1.0), 0.05)
+    assert (never.covered, never.prefilled, never.recomputed) == (6, 6, 1.0)
+    told = replace(found, coverage=(same, worse))
+    assert Calibration.from_dict(json.loads(json.dumps(told.to_dict()))) == told
 
 
 def test_a_calibration_survives_its_file(nexus_home: Path):
