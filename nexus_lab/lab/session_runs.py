@@ -49,6 +49,7 @@ class _Found:
     """A bundle as it was when it was last read."""
 
     stamp: tuple[int, ...]
+    session: str
     rows: tuple[tuple[str, RunRow], ...]
 
 
@@ -104,7 +105,7 @@ class Catalogue:
         return session
 
     def refresh(self, folder: Path, own: Path) -> tuple[RunRow, ...]:
-        """Read what has changed; bundles that cannot be read are left out.
+        """Read what has changed; bundles that cannot be read, and exports of the own session, are left out.
 
         Parameters
         ----------
@@ -120,7 +121,11 @@ class Catalogue:
         rows: list[RunRow] = []
         places: dict[str, tuple[Path, str]] = {}
         for path in paths:
-            for run, row in self._read(path):
+            runs = self._read(path)
+            # An export beside a session holds the same runs; one that was opened is shown all the same.
+            if path != own and path not in opened and self._is_same_session(path, own):
+                continue
+            for run, row in runs:
                 name = run if path == own else f"{stem_of(path)}/{run}"
                 if name in places:
                     name = f"{path}/{run}"
@@ -158,8 +163,12 @@ class Catalogue:
             return ()
         rows = tuple((run.id, _row(session, run)) for run in session.manifest.runs)
         # Reading may have compacted a journal, which changes the stamp.
-        self._found[path] = _Found(_stamp(path), rows)
+        self._found[path] = _Found(_stamp(path), session.manifest.id, rows)
         return rows
+
+    def _is_same_session(self, path: Path, own: Path) -> bool:
+        one, other = self._found.get(path), self._found.get(own)
+        return one is not None and other is not None and one.session == other.session
 
 
 def stem_of(path: Path) -> str:

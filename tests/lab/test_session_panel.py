@@ -573,6 +573,15 @@ def test_a_catalogue_reads_a_bundle_again_only_when_it_has_changed(bundle, tmp_p
     assert len(read) == 1
 
 
+def test_an_export_beside_the_own_session_is_no_further_run(tmp_path):
+    own = record(tmp_path / "own")
+    trace = read_session(own).export("json", tmp_path / "own.nexus.json")
+    catalogue = Catalogue()
+    assert [row.run for row in catalogue.refresh(tmp_path, own)] == ["r-001"]
+    catalogue.open(trace)
+    assert {row.run for row in catalogue.refresh(tmp_path, own)} == {"r-001", "own/r-001"}
+
+
 @pytest.mark.model
 def test_a_replay_is_a_new_run_that_asks_the_same(bundled_engine, tmp_path):
     with told_desk(bundled_engine, tmp_path) as desk:
