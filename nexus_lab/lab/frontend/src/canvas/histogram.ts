@@ -150,7 +150,7 @@ function drawCurrent(c: CanvasRenderingContext2D, counts: readonly number[], top
   const tau = layout.x(data.tau);
   const count = counts[Math.min(BINS - 1, Math.floor((data.current / data.end) * BINS))] ?? 0;
   const y = layout.baseline - (count / top) * (layout.baseline - TOP) - 3;
-  const what = data.current < data.tau ? "escalates" : "resolves by itself";
+  const what = data.current < data.tau ? "would escalate" : "resolves by itself";
   const words = `this request ${fixed(data.current, 4)}: ${what}`;
   c.font = `600 ${theme.font}`;
   const wide = c.measureText(words).width + 4;

@@ -79,7 +79,7 @@ export function ToolsBox({ client, part, server, chosen }: {
             height={540}
             columns={[
               { head: "Tool", class: "mono tool", cell: (row) => <span title={row.name}>{row.name}</span> },
-              { head: "Server", class: "muted nowrap", cell: (row) => row.server },
+              { head: "Server", class: "muted server", cell: (row) => <span title={row.server}>{row.server}</span> },
               { head: "Effect", cell: (row) => (row.read_only ? "reads" : "writes") },
               { head: <>Schema<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.schema_tokens) },
               { head: <>Signature<br /><span class="u">tokens</span></>, right: true, cell: (row) => int(row.signature_tokens) },
