@@ -274,6 +274,7 @@ def _tasks(
     tasks.append(
         task(TaskKind.SPEED, middle, 0, repairs=timed, contexts=plan.contexts[-1:], repeats=plan.repeats)
     )
+    tasks.append(task(TaskKind.PASSES, middle, 0, repeats=plan.repeats))
     return list({task.key: task for task in tasks}.values())
 
 

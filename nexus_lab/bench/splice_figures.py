@@ -60,7 +60,13 @@ def all_figures(
             case = _case(depth, strategy, budget, context)
             results += quality(chosen, case)
             results += _against_peers(chosen, excess, case, (strategy, budget, context))
-    return [*results, *_anchored(of("anchored")), *_speed(of("speed")), *_proxy(of("proxy"))]
+    return [
+        *results,
+        *_anchored(of("anchored")),
+        *_speed(of("speed")),
+        *_passes(of("passes")),
+        *_proxy(of("proxy")),
+    ]
 
 
 def quality(rows: Sequence[Row], case: Mapping[str, Any]) -> list[Result]:
@@ -146,6 +152,13 @@ def _speed(rows: Sequence[Row]) -> Iterator[Result]:
         yield median_interval([1e3 * value for value in splice], case=case, metric="splice_ms", unit="ms")
         beside = {**case, "peer": "prefill of the block"}
         yield median_interval(ratios, case=beside, metric="splice_speedup")
+
+
+def _passes(rows: Sequence[Row]) -> Iterator[Result]:
+    for depth, chosen in _by_depth(rows):
+        case = {"depth": depth, "peer": "pass over as many tokens in a row"}
+        ratios = [row["scattered_s"] / row["contiguous_s"] for row in chosen]
+        yield median_interval(ratios, case=case, metric="one_pass_ratio")
 
 
 def _proxy(rows: Sequence[Row]) -> Iterator[Result]:

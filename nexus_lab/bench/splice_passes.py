@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import median_interval
 from nexus_lab.splice import Scattered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nexus_lab.bench.base import Result
     from nexus_lab.engine import Engine
 
-__all__ = ["pass_figures", "pass_rows"]
+__all__ = ["pass_rows"]
 
 Row = dict[str, Any]
 
@@ -75,20 +72,6 @@ def pass_rows(
                 }
     finally:
         engine.remove(seq, depth)
-
-
-def pass_figures(rows: Sequence[Row]) -> Iterator[Result]:
-    """Yield the median ratio of the two passes at each depth, and over all of them, with its interval."""
-    ordered = sorted(rows, key=lambda row: int(row["depth"]))
-    peer = {"peer": "pass over as many tokens in a row"}
-    for depth, group in groupby(ordered, key=lambda row: row["depth"]):
-        yield median_interval(_ratios(list(group)), case={"depth": depth, **peer}, metric="one_pass_ratio")
-    if ordered:
-        yield median_interval(_ratios(ordered), case={"depth": "all", **peer}, metric="one_pass_ratio")
-
-
-def _ratios(rows: Sequence[Row]) -> list[float]:
-    return [row["scattered_s"] / row["contiguous_s"] for row in rows]
 
 
 def _timed(work: Callable[[], None]) -> float:

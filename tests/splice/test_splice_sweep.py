@@ -104,6 +104,7 @@ def test_every_figure_comes_in_the_one_form(sweep: SpliceSweep, tmp_path: Path):
     assert figures["dkl_mean", "none", "identical", None].value == 0
     assert figures["excess_ratio", "leading", "system", "trailing 0.25 behind none"].value > 0
     assert figures["splice_speedup", "none", "system", "prefill of the block"].value > 1
+    assert figures["one_pass_ratio", None, None, "pass over as many tokens in a row"].value > 0
     floors = [r for r in file.results if r.metric == "noise_floor"]
     assert {r.case["schedule"] for r in floors} == {"permuted cells", "batch split"}
     proxies = [r for r in file.results if r.metric == "spearman"]
@@ -144,7 +145,8 @@ def test_a_second_run_measures_nothing_again(sweep: SpliceSweep, work: Path):
     again = splice_sweep(
         executor=NeverRuns(), work=work, on_progress=lambda *step: steps.append(step), **GRID
     )
-    assert steps == [(4, 4)]
+    ((done, total),) = steps  # nothing was left to do
+    assert done == total > 3
     assert again.raw == sweep.raw
     assert SpliceSweep.read(work).raw == sweep.raw
     assert not (work / "blocks").exists()
