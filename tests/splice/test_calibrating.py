@@ -1,0 +1,59 @@
+"""Calibrating the agent's own blocks, on a grid as small as it can be."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nexus_lab.agent import SYSTEM_PROMPT
+from nexus_lab.agent.blocks import block_recipes
+from nexus_lab.bench.calibration import calibrate_agent
+from nexus_lab.bench.splice_tools import SPLICE_CASES
+from nexus_lab.engine import Engine
+from nexus_lab.splice import Calibration, CalibrationError, load_calibration, save_calibration
+
+pytestmark = pytest.mark.model
+
+
+def test_half_of_the_conversations_give_the_bounds_and_half_hold_them(
+    bundled_engine: Engine, tmp_path: Path, nexus_home: Path
+):
+    cases, steps = SPLICE_CASES[:1], []
+    with ThreadPoolExecutor(1) as executor:
+        found = calibrate_agent(
+            cases=cases,
+            depths=(64,),
+            budgets=(0.0, 0.5),
+            prefixes=2,
+            quantile=0.5,
+            executor=executor,
+            work=tmp_path,
+            on_progress=lambda done, total: steps.append((done, total)),
+        )
+    assert steps[-1] == (2, 2)
+    calibration = found.calibration
+    assert [(cell.budget, cell.n) for cell in calibration.cells] == [(0.0, 1), (0.5, 1)]
+    assert all(0 < cell.dkl_mean <= cell.dkl_upper < 1 for cell in calibration.cells)
+    assert calibration.noise_floor > 0
+    assert [row.n for row in calibration.coverage] == [1, 1, 1]
+    assert all(row.prefilled <= row.covered <= row.n for row in calibration.coverage)
+    metrics = [result.metric for result in found.results().results]
+    assert metrics == ["coverage", "prefilled", "recomputed"] * 3
+    # It is found where the agent looks for it.
+    (recipe,) = block_recipes(bundled_engine, [cases[0].tool], system=SYSTEM_PROMPT)
+    save_calibration(calibration)
+    assert nexus_home.is_dir()
+    stored = load_calibration(
+        bundled_engine.info.fingerprint, recipe.context.hash.hex(), flash_attention=False
+    )
+    assert stored == calibration
+    assert Calibration.from_dict(calibration.to_dict()) == calibration
+
+
+def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():
+    for options in ({"prefixes": 3}, {"prefixes": 0}, {"depths": (10**6,)}):
+        with pytest.raises(CalibrationError) as caught:
+            calibrate_agent(cases=SPLICE_CASES[:1], **options)
+        assert caught.value.next_step
