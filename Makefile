@@ -93,7 +93,7 @@ fuzz: setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH" && cd $(CURDIR)/src_cpp && \
 	  cmake --preset asan >/dev/null && cmake --build --preset asan --target fuzz_readers
 	build/asan/tests/fuzz_readers $(FUZZ_CASES) $(FUZZ_SEED)
-	NEXUS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/test_foreign_bytes.py
+	NEXUS_FUZZ=2000 $(BIN)/python -m pytest --timeout 0 tests/test_foreign_bytes.py
 
 bench: setup
 	@mkdir -p results

@@ -29,6 +29,7 @@ _NOT_WHOLE = (
     lzma.LZMAError,
     struct.error,
     EOFError,
+    IndexError,  # a name without a letter
     ValueError,
     RuntimeError,
 )

@@ -46,6 +46,14 @@ def test_a_name_that_would_escape_is_refused(zipped, name):
         read_session(zipped)
 
 
+def test_an_entry_without_a_name_is_refused(zipped):
+    data = zipped.read_bytes()
+    start = data.rindex(b"PK\x01\x02")  # the last entry of the directory; its name's length is at 28
+    zipped.write_bytes(data[: start + 28] + b"\0\0" + data[start + 30 :])
+    with pytest.raises(DamagedSession, match="no whole zip"):
+        read_session(zipped)
+
+
 def test_other_files_stay_in_the_zip(zipped, tmp_path):
     with zipfile.ZipFile(zipped, "a") as archive:
         archive.writestr("ticket-triage.nexus/run.sh", "echo hi")

@@ -57,6 +57,14 @@ def test_a_column_of_values_nested_without_end_is_refused_at_once(single, tmp_pa
         read_session(tmp_path / "deep.nexus.json")
 
 
+def test_a_turn_without_its_number_is_listed(single, tmp_path):
+    document = json.loads(single.read_bytes())
+    events = document["tables"]["events"]
+    events["turn"] = [None] * len(events["turn"])
+    (tmp_path / "unnumbered.nexus.json").write_text(json.dumps(document))
+    assert "   ?  " in repr(read_session(tmp_path / "unnumbered.nexus.json"))
+
+
 def test_a_manifest(copied):
     path = copied / MANIFEST
 
