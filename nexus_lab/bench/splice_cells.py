@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.splice_decisions import Decision, decide, decide_like
+from nexus_lab.bench.splice_decisions import Decision, decide_like, settled_decision
 from nexus_lab.bench.splice_grid import NO_REANCHOR
 from nexus_lab.engine import SequenceState, StopReason
 from nexus_lab.splice import (
@@ -198,7 +198,7 @@ class Cell:
         self._greedy_n = len(said.tokens) + (said.stop_reason is StopReason.EOG)
         self._engine.remove(self._seq, self._depth + len(self._case.block) + len(self._case.rest), -1)
         if decisions:
-            self._decision = decide(self._engine, self._seq, first, self._task.grammar)
+            self._decision = settled_decision(self._engine, self._seq, first, self._task.grammar)
 
     def _greedy(self, first: NDArray[np.float32]) -> NDArray[np.int64]:
         logits = [first[np.newaxis]]

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.registry import ToolSpec
 
-__all__ = ["Decision", "call_grammar", "decide", "decide_like"]
+__all__ = ["Decision", "call_grammar", "decide", "decide_like", "settled_decision"]
 
 _MOST_TOKENS = 96
+_SETTLING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,21 @@ def decide(engine: Engine, seq: int, first: NDArray[np.float32], grammar: str) -
     if engine.pos_max(seq) >= end:
         engine.remove(seq, end, -1)
     return Decision(found.tokens, found.text)
+
+
+def settled_decision(engine: Engine, seq: int, first: NDArray[np.float32], grammar: str) -> Decision:
+    """Return the call that `decide` gives, and that `decide_like` gives when compared with it.
+
+    At a near tie a token decoded alone may be another than the same one in a batch. Every comparison runs in
+    batches, and would part from the call there, and be slow, for no reason of its own.
+    """
+    found = decide(engine, seq, first, grammar)
+    for _ in range(_SETTLING):
+        again = decide_like(engine, seq, first, grammar, found)
+        if again.tokens == found.tokens:
+            break
+        found = again
+    return found
 
 
 def decide_like(

@@ -11,7 +11,7 @@ import pytest
 
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.splice import splice_sweep
-from nexus_lab.bench.splice_decisions import Decision, call_grammar, decide, decide_like
+from nexus_lab.bench.splice_decisions import Decision, call_grammar, decide, decide_like, settled_decision
 from nexus_lab.bench.splice_grid import EngineSettings, Repair, SpliceTask, TaskKind, compile_contexts
 from nexus_lab.bench.splice_inputs import choose_subjects, read_cases, trial_case
 from nexus_lab.bench.splice_proxy import preceding_variance, rank_correlation
@@ -195,13 +195,14 @@ def test_a_decision_is_the_greedy_call_whatever_it_is_compared_with(bundled_engi
         own = decide(engine, seq, first, grammar)
         assert own.tool in {other.tool.name for other in SPLICE_CASES}
         assert json.loads(own.arguments) == json.loads(own.text)["arguments"]
-        assert decide_like(engine, seq, first, grammar, own) == own
+        settled = settled_decision(engine, seq, first, grammar)
+        assert decide_like(engine, seq, first, grammar, settled) == settled
         # Compared with a call that parts from it, early or late, it comes out the same.
-        for place in (3, len(own.tokens) - 6):
-            wrong = own.tokens[place] + 1
-            other = Decision((*own.tokens[:place], wrong, *own.tokens[place + 1 :]), "other")
+        for place in (3, len(settled.tokens) - 6):
+            wrong = settled.tokens[place] + 1
+            other = Decision((*settled.tokens[:place], wrong, *settled.tokens[place + 1 :]), "other")
             found = decide_like(engine, seq, first, grammar, other)
-            assert (found.tokens, found.text) == (own.tokens, own.text)
+            assert (found.tokens, found.text) == (settled.tokens, settled.text)
         assert engine.pos_max(seq) == n
     finally:
         engine.release_sequence(seq)
