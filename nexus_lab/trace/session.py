@@ -149,8 +149,8 @@ class Session:
             request = clip(" ".join((row["request"] or "").split()), 60) or "(contents not recorded)"
             margin = f"margin {number(row['margin'])}" if row["margin"] is not None else "no margin"
             yield (
-                f"{row['run']} {row['turn'] or '?':>4}  {row['tool'] or row['outcome'] or row['status']}  {margin}, "
-                f"{row['decision'] or 'not routed'}, {_length(row)}  {request}"
+                f"{row['run']} {row['turn'] or '?':>4}  {row['tool'] or row['outcome'] or row['status']}  "
+                f"{margin}, {row['decision'] or 'not routed'}, {_length(row)}  {request}"
             )
         if turns.height > 20:  # noqa: PLR2004 - as above
             yield f"… showing first 20 of {count(turns.height)} turns"
