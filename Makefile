@@ -100,7 +100,7 @@ bench: setup
 	$(BIN)/nexus-lab bench slb --json results/slb.json
 	$(BIN)/nexus-lab bench signatures --json results/signatures.json
 	$(BIN)/nexus-lab bench lab --json results/lab.json
-	$(BIN)/nexus-lab eval splice --json results/splice.json
+	$(BIN)/nexus-lab eval splice --prefixes 1 --decisions no --json results/splice.json
 
 clean:
 	rm -rf $(VENV) build dist results demo-session
