@@ -7,6 +7,7 @@ is cut into pieces and rows are read between the steps; reading is not part of a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,7 @@ def play(
     plan: RepairPlan,
     *,
     n_past: int,
+    one_pass: bool = False,
     reference: BlockRows | None = None,
     watch: Callable[[str], None] = lambda _step: None,
 ) -> tuple[tuple[FilmStep, ...], NDArray[np.float32] | None]:
@@ -141,6 +143,8 @@ def play(
 
     Parameters
     ----------
+    one_pass
+        Repair over the rows as they stand; by default they are taken out, and computed stretch by stretch.
     reference
         Rows of the prefilled block; without them there are no frames.
     watch
@@ -154,7 +158,9 @@ def play(
     with engine.scratch_sequence() as parked:
         film = _Film(engine, seq, parked, block, plan, n_past, reference, watch, [], [])
         _write(film)
-        if plan.count:
+        if one_pass:
+            _repair_over(film)
+        elif plan.count:
             _repair(film)
     return tuple(film.steps), np.stack(film.frames) if film.frames else None
 
@@ -176,8 +182,24 @@ def _write(film: _Film) -> None:
     film.take("write", size(rows.nbytes), perf_counter() - began)
 
 
+def _repair_over(film: _Film) -> None:
+    """Compute the plan's tokens in the places they have, piece by piece.
+
+    A token sees those before it alone, so the pieces together give what one pass gives.
+    """
+    pieces = [piece for piece in np.array_split(film.plan.recomputed, _PIECES) if piece.size]
+    for number, piece in enumerate(pieces, start=1):
+        began = perf_counter()
+        tokens = [film.block.tokens[index] for index in piece]
+        film.engine.recompute(film.seq, tokens, film.n_past + piece)
+        _redecoded(film, number, len(pieces), len(tokens), perf_counter() - began)
+
+
 def _repair(film: _Film) -> None:
-    """Take the rows to be recomputed out, then compute them piece by piece; what follows them is parked."""
+    """Take the rows from the first to be recomputed on out, then bring them back stretch by stretch.
+
+    What follows the last of them is parked, and what lies between two comes from the block again.
+    """
     engine, plan = film.engine, film.plan
     start, stop = plan.recomputed[0], plan.recomputed[-1] + 1
     tail = film.n_past + stop
@@ -186,13 +208,28 @@ def _repair(film: _Film) -> None:
         engine.copy_sequence(film.seq, film.parked, tail, -1)
     engine.remove(film.seq, film.n_past + start, -1)
     film.take("invalidate", plural(plan.count, "token"), perf_counter() - began)
-    pieces = [piece for piece in np.array_split(np.arange(start, stop), _PIECES) if piece.size]
+    pieces = [piece for piece in np.array_split(plan.recomputed, _PIECES) if piece.size]
     for number, piece in enumerate(pieces, start=1):
-        tokens = film.block.tokens[int(piece[0]) : int(piece[-1]) + 1]
         began = perf_counter()
-        engine.prefill(film.seq, tokens, logits="none")
+        _decode(film, set(piece.tolist()), int(piece[-1]) + 1)
         if number == len(pieces) and tail < film.end:
             engine.copy_sequence(film.parked, film.seq, tail, -1)
             engine.remove(film.parked)
-        seconds = perf_counter() - began
-        film.take("redecode", f"{number}/{len(pieces)}, {plural(len(tokens), 'token')}", seconds)
+        _redecoded(film, number, len(pieces), len(piece), perf_counter() - began)
+
+
+def _decode(film: _Film, chosen: set[int], stop: int) -> None:
+    """Bring the sequence up to token `stop` of the block: those chosen by a prefill, the others as rows."""
+    engine, block, n_past = film.engine, film.block, film.n_past
+    rest = range(engine.pos_max(film.seq) + 1 - n_past, stop)
+    for computed, stretch in groupby(rest, key=chosen.__contains__):
+        indices = list(stretch)
+        first, last = indices[0], indices[-1] + 1
+        if computed:
+            engine.prefill(film.seq, block.tokens[first:last], logits="none")
+        else:
+            engine.restore_state(block.rows_at(engine, n_past, start=first, stop=last), film.seq, append=True)
+
+
+def _redecoded(film: _Film, number: int, of: int, n_tokens: int, seconds: float) -> None:
+    film.take("redecode", f"{number}/{of}, {plural(n_tokens, 'token')}", seconds)

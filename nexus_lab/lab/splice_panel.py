@@ -13,12 +13,11 @@ from nexus_lab.agent.base import DriftFrame, FidelityRow
 from nexus_lab.errors import Decline
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.splice_film import MEASURES
-from nexus_lab.lab.splice_parts import TrialError, block_tokens, trial_parts
+from nexus_lab.lab.splice_parts import TrialError, block_tokens, compile_contexts, trial_parts
 from nexus_lab.lab.splice_records import SpliceSettings, SpliceTrial
 from nexus_lab.lab.splice_trial import run_trial
 from nexus_lab.lab.wire import Reply, instant, job
 from nexus_lab.splice import BlockLibrary, load_calibration
-from nexus_lab.splice.identity import context_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.lab.desk import Desk
     from nexus_lab.registry import Registry, ToolSpec
+    from nexus_lab.splice import BlockContext
 
 __all__ = ["SplicePanel"]
 
@@ -44,7 +44,8 @@ _NO_MODEL = Decline("no_model", "no model is loaded", "load one under Models")
 class _ToolRow:
     tool: str
     tokens: int | None
-    compiled: bool
+    compiled: tuple[str, ...]
+    """The contexts that it is compiled behind."""
 
 
 class SplicePanel(Panel):
@@ -63,8 +64,9 @@ class SplicePanel(Panel):
         self._requests: dict[str, str] = {}
         self._library: BlockLibrary | None = None
         self._tools: tuple[_ToolRow, ...] = ()
-        self._blocks: dict[ToolSpec, tuple[int, Path]] = {}
-        self._calibrated: dict[str, Any] | None = None
+        self._blocks: dict[ToolSpec, tuple[int, dict[str, Path]]] = {}
+        self._contexts: tuple[Engine, tuple[int, ...], dict[str, BlockContext]] | None = None
+        self._calibrated: dict[str, Any] = {}
 
     # -- what views show ----------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class SplicePanel(Panel):
         names = desk.registry.tools
         known = {row.tool: row for row in self._tools}
         return {
-            "tools": [known.get(tool.name) or _ToolRow(tool.name, None, compiled=False) for tool in names],
+            "tools": [known.get(tool.name) or _ToolRow(tool.name, None, ()) for tool in names],
             "constants": {"k": profile.k, "m": profile.m, "r_base": profile.r_base},
             "n_ctx": desk.engine.n_ctx if desk.engine is not None else 0,
             "settings": self._settings or self._first_settings(),
@@ -187,12 +189,14 @@ class SplicePanel(Panel):
         )
         self._count += 1
         profile = desk.profile
+        behind = self._contexts_of(engine, parts.context)[settings.context]
         trial = run_trial(
             engine,
             self._library_of(engine),
             parts,
             settings,
             name=f"s-{self._count:03d}",
+            behind=behind,
             m=profile.m,
             r_base=profile.r_base,
             watch=lambda stage: desk.driver.progress(f"splice of {spec.name}: {stage}"),
@@ -225,6 +229,13 @@ class SplicePanel(Panel):
             self._library = BlockLibrary(engine)
         return self._library
 
+    def _contexts_of(self, engine: Engine, context: tuple[int, ...]) -> dict[str, BlockContext]:
+        kept = self._contexts
+        if kept is None or kept[0] is not engine or kept[1] != context:
+            kept = engine, context, compile_contexts(engine, context, system=self._system)
+            self._contexts = kept
+        return kept[2]
+
     def _tell(self, trial: SpliceTrial) -> None:
         """Put the trial into the run that is being recorded, with the relative drift of each step."""
         if self.desk.recorder is None:
@@ -236,7 +247,7 @@ class SplicePanel(Panel):
             n_past=settings.n_past,
             n_tokens=trial.n_tokens,
             repaired=trial.repaired,
-            strategy=settings.repair,
+            strategy=trial.plan,
             budget=trial.repaired / trial.n_tokens,
             contract="trial",
             dkl=measured.dkl if measured else None,
@@ -287,8 +298,8 @@ class SplicePanel(Panel):
 
     def on_engine(self) -> None:
         """Count the blocks anew, for another model."""
-        self._library = None
-        self._tools, self._blocks, self._calibrated = (), {}, None
+        self._library = self._contexts = None
+        self._tools, self._blocks, self._calibrated = (), {}, {}
         self._measure_tools()
 
     def on_run(self) -> None:
@@ -310,15 +321,54 @@ class SplicePanel(Panel):
                 return
             if spec not in self._blocks:
                 context, block, _ = block_tokens(engine, spec, system=self._system)
-                self._blocks[spec] = len(block), library.path(library.address(block, context))
-                self._calibrated = self._calibrated or _calibrated(engine, context)
-            n_tokens, path = self._blocks[spec]
-            rows.append(_ToolRow(spec.name, n_tokens, compiled=path.exists()))
+                contexts = self._contexts_of(engine, context)
+                self._blocks[spec] = (
+                    len(block),
+                    {name: library.path(library.address(block, behind)) for name, behind in contexts.items()},
+                )
+                if not self._calibrated:
+                    self._calibrated = {
+                        name: _calibrated(engine, behind) for name, behind in contexts.items()
+                    }
+            n_tokens, paths = self._blocks[spec]
+            compiled = tuple(name for name, path in paths.items() if path.exists())
+            rows.append(_ToolRow(spec.name, n_tokens, compiled))
         if tuple(rows) != self._tools:
             self._tools = tuple(rows)
             self.changed()
 
     # -- as a table and a page ----------------------------------------------------------------------------
+
+    def trials_frame(self) -> pl.DataFrame:
+        """Return one row per trial: what was asked for, what it led to, and what it cost.
+
+        ``strategy`` was asked for, ``repair`` ran. Divergences are in nats, times in ms, and null where there
+        was no measure.
+        """
+        import polars as pl
+
+        schema = {
+            "trial": pl.String,
+            "tool": pl.String,
+            "n_past": pl.Int64,
+            "context": pl.String,
+            "contract": pl.String,
+            "strategy": pl.String,
+            "path": pl.String,
+            "repair": pl.String,
+            "n_tokens": pl.Int64,
+            "repaired": pl.Int64,
+            "repair_path": pl.String,
+            "declined": pl.String,
+            "reason": pl.String,
+            "repair_reason": pl.String,
+            "dkl": pl.Float64,
+            "noise_floor": pl.Float64,
+            "top1": pl.Float64,
+            "ttft_ms": pl.Float64,
+            "prefill_ms": pl.Float64,
+        }
+        return pl.DataFrame([_trial_row(trial) for trial in self.trials], schema=schema, orient="row")
 
     def to_frame(self) -> pl.DataFrame:
         """Return the drift of all trials, one row per trial, step, tensor, measure, layer and head.
@@ -358,7 +408,7 @@ class SplicePanel(Panel):
         if trial is None:
             return "SplicePanel(nothing tried yet)"
         found = f"D_KL {trial.measured.dkl:.4f} nats" if trial.measured else "not measured"
-        return f"SplicePanel({trial.settings.tool} at {trial.settings.n_past}: {found})"
+        return f"SplicePanel({found})\n" + "\n".join(trial.led)
 
 
 def _settings_of(values: Mapping[str, Any]) -> SpliceSettings:
@@ -400,11 +450,11 @@ def _first_cached(trial: SpliceTrial) -> int:
     return next((at for at, step in enumerate(trial.steps) if step.name == "write"), 0)
 
 
-def _calibrated(engine: Engine, context: tuple[int, ...]) -> dict[str, Any] | None:
+def _calibrated(engine: Engine, behind: BlockContext) -> dict[str, Any] | None:
     """Return the smallest measured budget per depth that keeps D_KL under the usual bound."""
     found = load_calibration(
         engine.info.fingerprint,
-        context_hash(context).hex(),
+        behind.hash.hex(),
         flash_attention=engine.schedule.flash_attention,
     )
     if found is None:
@@ -414,6 +464,30 @@ def _calibrated(engine: Engine, context: tuple[int, ...]) -> dict[str, Any] | No
         budgets = [cell.budget for cell in found.cells if cell.depth == depth and cell.dkl_upper <= _EPSILON]
         depths.append({"n_past": depth, "budget": min(budgets, default=None)})
     return {"repair": found.strategy, "epsilon": _EPSILON, "depths": depths}
+
+
+def _trial_row(trial: SpliceTrial) -> tuple[Any, ...]:
+    asked, declined, found = trial.settings, trial.declined, trial.measured
+    epsilon = f"({asked.epsilon:g})" if asked.contract == "bounded" else ""
+    return (
+        trial.id,
+        asked.tool,
+        asked.n_past,
+        asked.context,
+        asked.contract + epsilon,
+        asked.repair if asked.contract == "fixed" else None,
+        _path(trial),
+        trial.plan,
+        trial.n_tokens,
+        trial.repaired,
+        trial.repair_path,
+        declined.code if declined else None,
+        declined.reason if declined else None,
+        trial.repair_declined.reason if trial.repair_declined else None,
+        *((found.dkl, found.noise_floor, found.top1) if found else (None,) * 3),
+        trial.ttft_ms,
+        found.prefill_ms if found else None,
+    )
 
 
 def _long(trial: SpliceTrial, tensor: str, measure: str) -> pl.DataFrame | None:

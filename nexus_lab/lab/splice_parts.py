@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.errors import NexusError
-from nexus_lab.splice import SYSTEM_PROMPT, prompt_tokens
+from nexus_lab.splice import SYSTEM_PROMPT, BlockContext, prompt_tokens, typical_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.registry import ToolSpec
 
-__all__ = ["TrialError", "TrialParts", "block_tokens", "trial_parts"]
+__all__ = ["CONTEXTS", "TrialError", "TrialParts", "block_tokens", "compile_contexts", "trial_parts"]
+
+CONTEXTS = {"system": "the system prompt", "typical": "typical conversations", "none": "nothing"}
+"""What a block can be compiled behind, in words."""
 
 _SEED = 4_242
 _REQUEST = "Use this tool with the values that you were given."
@@ -33,7 +36,7 @@ class TrialParts:
     Attributes
     ----------
     context
-        System prompt, which the block is compiled behind.
+        System prompt.
     before
         Everything before the block, ``n_past`` tokens.
     source
@@ -61,6 +64,20 @@ def block_tokens(
     tail = join_tokens(transcript.open_reply())
     opening = engine.tokenize(call_opening(spec.name), special=False)
     return context, block.tokens, (*rest.tokens, *tail, *opening)
+
+
+def compile_contexts(engine: Engine, context: tuple[int, ...], *, system: str) -> dict[str, BlockContext]:
+    """Return what a block can be compiled behind, by the names of `CONTEXTS`.
+
+    Parameters
+    ----------
+    context
+        Tokens of the system prompt.
+    system
+        The same as text, which the typical conversations begin with.
+    """
+    typical = typical_context(engine, system=system)
+    return {"system": BlockContext.of(context), "typical": typical, "none": BlockContext()}
 
 
 def trial_parts(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nexus_lab.lab.splice_film import MEASURES, FilmStep
-from nexus_lab.lab.splice_parts import TrialError
+from nexus_lab.lab.splice_parts import CONTEXTS, TrialError
+from nexus_lab.lab.splice_words import ProfileFigure, led_words, profile_figure
+from nexus_lab.splice import RepairKind, RepairPath
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab.errors import Decline
+    from nexus_lab.splice import Calibration
 
 __all__ = ["MeasuredSplice", "NextToken", "SpliceSettings", "SpliceTrial"]
 
-_REPAIRS = ("leading", "trailing", "none", "full", "scattered")
+_CONTRACTS = ("fixed", "exact", "bounded", "paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,12 @@ class SpliceSettings:
 
     Attributes
     ----------
+    context
+        What the block is compiled behind: ``system``, ``typical`` or ``none``.
+    contract
+        ``fixed`` runs `repair` with `budget`; ``exact``, ``bounded`` and ``paper`` choose by themselves.
+    epsilon
+        Bound of ``bounded``, in nats.
     budget
         Fraction of the block to recompute; ``None`` takes R(n_past) from `k`.
     measure
@@ -41,10 +51,23 @@ class SpliceSettings:
     k: float = 4.0
     measure: bool = True
     attention: bool = False
+    context: str = "system"
+    contract: str = "fixed"
+    epsilon: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.repair not in _REPAIRS:
-            raise TrialError(f"no repair {self.repair!r}", next_step=f"choose one of {', '.join(_REPAIRS)}")
+        choices = (
+            ("repair", self.repair, tuple(RepairKind)),
+            ("compile context", self.context, tuple(CONTEXTS)),
+            ("contract", self.contract, _CONTRACTS),
+        )
+        for what, value, known in choices:
+            if value not in known:
+                raise TrialError(f"no {what} {value!r}", next_step=f"choose one of {', '.join(known)}")
+        if not 0 < self.epsilon < math.inf:
+            raise TrialError(
+                f"epsilon {self.epsilon!r} is no bound", next_step="choose a D_KL bound in nats above 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +110,14 @@ class SpliceTrial:
         Where the tokens before the block come from.
     repaired, curve_tokens
         Tokens recomputed, and how many R(n_past) asks for.
+    plan, recomputed
+        Repair that ran, and the tokens of the block that it computed.
+    repair_path, repair_declined
+        Whether they were computed in one pass, and why not although there are several stretches.
+    calibration
+        What ``bounded`` went by.
+    sensitivity
+        Profile of the block, float32 [n_tokens]; ``None`` when it was compiled behind one context.
     ttft_ms
         From nothing of the block in the cache to the logits of the first new token.
     measure_declined, attention_declined
@@ -122,12 +153,29 @@ class SpliceTrial:
     attention_drift: NDArray[np.float32] | None
     drift_floor: NDArray[np.float32] | None = None
     attention_floor: NDArray[np.float32] | None = None
+    plan: str = RepairKind.FULL.value
+    recomputed: tuple[int, ...] = ()
+    repair_path: str = RepairPath.RUNS.value
+    repair_declined: Decline | None = None
+    calibration: Calibration | None = None
+    sensitivity: NDArray[np.float32] | None = None
+
+    @property
+    def led(self) -> tuple[str, ...]:
+        """What was asked for and what it led to, a sentence each."""
+        return led_words(self)
+
+    @property
+    def profile(self) -> ProfileFigure | None:
+        """The sensitivity of the block's tokens, drawn; ``None`` when it has no profile."""
+        return None if self.sensitivity is None else profile_figure(self.sensitivity, self.recomputed)
 
     def to_part(self) -> dict[str, Any]:
         """Return what views show of it, without the arrays."""
-        hidden = ("drift", "attention_drift", "drift_floor", "attention_floor")
+        arrays = ("drift", "attention_drift", "drift_floor", "attention_floor", "sensitivity")
+        hidden = (*arrays, "calibration", "recomputed")
         shown = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in hidden}
-        return {**shown, "has_attention": self.has_attention}
+        return {**shown, "has_attention": self.has_attention, "led": self.led, "profile": self.profile}
 
     @property
     def has_attention(self) -> bool:

@@ -19,7 +19,15 @@ from nexus_lab.lab.splice_film import MEASURES, BlockRows, FilmStep, play
 from nexus_lab.lab.splice_parts import TrialError
 from nexus_lab.lab.splice_records import MeasuredSplice, NextToken, SpliceSettings, SpliceTrial
 from nexus_lab.splice import (
+    Bounded,
+    Exact,
+    Fixed,
+    Paper,
+    RepairKind,
+    RepairPath,
+    RepairPlan,
     compare_logits,
+    load_calibration,
     no_room,
     noise_floor,
     repair_count,
@@ -37,7 +45,15 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.engine.patches import AttentionCapture
     from nexus_lab.lab.splice_parts import TrialParts
-    from nexus_lab.splice import BlockLibrary, RepairPlan, SpliceResult, ToolBlock
+    from nexus_lab.splice import (
+        BlockContext,
+        BlockLibrary,
+        Calibration,
+        RepairStrategy,
+        SpliceContract,
+        SpliceResult,
+        ToolBlock,
+    )
 
 __all__ = ["run_trial"]
 
@@ -77,6 +93,7 @@ def run_trial(
     settings: SpliceSettings,
     *,
     name: str,
+    behind: BlockContext,
     m: int = 256,
     r_base: float = 0.05,
     watch: Callable[[str], None] = lambda _stage: None,
@@ -87,6 +104,8 @@ def run_trial(
     ----------
     name
         Identifier of the trial.
+    behind
+        What the block is compiled behind.
     m, r_base
         Further constants of R(n_past).
     watch
@@ -98,24 +117,24 @@ def run_trial(
         When the trial does not fit, was stopped, or its settings mean nothing.
     """
     fraction = repair_fraction(settings.n_past, k=settings.k, m=m, r_base=r_base)
-    asked = _Asked(settings, parts, fraction, name)
+    asked = _Asked(settings, parts, fraction, name, behind.anchor, _contract(settings, fraction, m, r_base))
     unavailable = engine.declines.get("splice")
     if unavailable is not None:
         return _declined(engine, asked, unavailable, watch)
     watch("block")
-    block = library.get_or_compile(parts.block, parts.context)
+    block = library.get_or_compile(parts.block, behind)
     with engine.turn(), engine.scratch_sequence() as seq:
         watch("context")
         _prefill_context(engine, seq, parts)
         watch("splice")
+        findings = _Findings(calibration=_calibration(engine, block, asked))
         with _behind(engine, seq, parts) as own:
-            result = _splice(engine, own, block, asked)
+            result = _splice(engine, own, block, asked, findings.calibration)
             if result.declined is not None:
-                return _made(engine, asked, block, result, _Findings())
-            findings = _Findings()
+                return _made(engine, asked, block, result, findings)
             reference = _reference(engine, seq, own, result, asked, findings=findings, watch=watch)
         watch("film")
-        _filmed(engine, seq, block, asked, findings, plan=result.plan, reference=reference)
+        _filmed(engine, seq, block, asked, findings, result=result, reference=reference)
     return _made(engine, asked, block, result, findings)
 
 
@@ -125,10 +144,49 @@ class _Asked:
     parts: TrialParts
     curve: float
     name: str
+    anchor: int
+    contract: SpliceContract
+
+
+@dataclass(frozen=True, slots=True)
+class _Budgeted:
+    """A repair strategy that is asked for this share of a block, whatever its own is."""
+
+    repair: RepairStrategy
+    budget: float
 
     @property
-    def budget(self) -> float:
-        return self.curve if self.settings.budget is None else self.settings.budget
+    def name(self) -> str:
+        return self.repair.name
+
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,
+    ) -> RepairPlan:
+        share = self.budget if budget is None else budget
+        return self.repair.plan(n_tokens, n_past, share, sensitivity=sensitivity)
+
+
+def _contract(settings: SpliceSettings, curve: float, m: int, r_base: float) -> SpliceContract:
+    if settings.contract == "exact":
+        return Exact()
+    if settings.contract == "bounded":
+        return Bounded(settings.epsilon)
+    if settings.contract == "paper":
+        return Paper(settings.k, m, r_base)
+    return Fixed(_Budgeted(strategy(settings.repair), curve if settings.budget is None else settings.budget))
+
+
+def _calibration(engine: Engine, block: ToolBlock, asked: _Asked) -> Calibration | None:
+    if asked.settings.contract != "bounded":
+        return None
+    return load_calibration(
+        engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention
+    )
 
 
 @dataclass(slots=True)
@@ -141,6 +199,7 @@ class _Findings:
     attention_declined: Decline | None = None
     measured: MeasuredSplice | None = None
     measure_declined: Decline | None = None
+    calibration: Calibration | None = None
 
 
 def _prefill_context(engine: Engine, seq: int, parts: TrialParts) -> None:
@@ -160,13 +219,15 @@ def _behind(engine: Engine, seq: int, parts: TrialParts) -> Iterator[int]:
         yield own
 
 
-def _splice(engine: Engine, seq: int, block: ToolBlock, asked: _Asked) -> SpliceResult:
+def _splice(
+    engine: Engine, seq: int, block: ToolBlock, asked: _Asked, calibration: Calibration | None
+) -> SpliceResult:
     return splice_block(
         engine,
         seq,
         block,
-        strategy=strategy(asked.settings.repair),
-        budget=asked.budget,
+        contract=asked.contract,
+        calibration=calibration,
         preceding=asked.parts.before,
         rest=asked.parts.rest,
     )
@@ -299,7 +360,7 @@ def _filmed(
     asked: _Asked,
     findings: _Findings,
     *,
-    plan: RepairPlan,
+    result: SpliceResult,
     reference: _Reference | None,
 ) -> None:
     """Play the film; attention is read where the block is whole: once written, and at the end."""
@@ -317,8 +378,9 @@ def _filmed(
             engine,
             own,
             block,
-            plan,
+            result.plan,
             n_past=n_past,
+            one_pass=result.repair_path is RepairPath.ONE_PASS,
             reference=None if reference is None else reference.rows,
             watch=watch,
         )
@@ -376,7 +438,7 @@ def _declined(engine: Engine, asked: _Asked, declined: Decline, watch: Callable[
         began = perf_counter()
         engine.prefill(seq, (*parts.block, *parts.rest), start=len(parts.before), logits="last")
         seconds = perf_counter() - began
-    return _record(engine, asked, _Findings(), declined=declined, ttft_s=seconds, repaired=len(parts.block))
+    return _record(engine, asked, _Findings(), declined=declined, ttft_s=seconds)
 
 
 def _made(
@@ -388,10 +450,8 @@ def _made(
         findings,
         declined=result.declined,
         ttft_s=result.ttft_s or result.seconds,
-        repaired=result.repaired,
-        anchor=block.anchor,
-        size=block.nbytes,
-        anchored=result.anchored,
+        block=block,
+        result=result,
     )
 
 
@@ -402,24 +462,23 @@ def _record(
     *,
     declined: Decline | None,
     ttft_s: float,
-    repaired: int,
-    anchor: int | None = None,
-    size: int = 0,
-    anchored: bool = False,
+    block: ToolBlock | None = None,
+    result: SpliceResult | None = None,
 ) -> SpliceTrial:
     for array in (findings.drift, findings.attention, findings.floor, findings.attention_floor):
         if array is not None:
             array.flags.writeable = False
     n_tokens = len(asked.parts.block)
+    plan = RepairPlan(RepairKind.FULL, n_tokens, tuple(range(n_tokens))) if result is None else result.plan
     return SpliceTrial(
         id=asked.name,
         settings=asked.settings,
         n_tokens=n_tokens,
-        anchor=len(asked.parts.context) if anchor is None else anchor,
-        bytes=size,
-        anchored=anchored,
+        anchor=asked.anchor,
+        bytes=0 if block is None else block.nbytes,
+        anchored=result is not None and result.anchored,
         source=asked.parts.source,
-        repaired=repaired,
+        repaired=plan.count,
         curve_tokens=repair_count(n_tokens, asked.curve),
         steps=findings.steps,
         declined=declined,
@@ -434,4 +493,10 @@ def _record(
         n_layer=engine.info.n_layer,
         n_head_kv=engine.info.n_head_kv,
         n_head=engine.info.n_head,
+        plan=plan.kind.value,
+        recomputed=plan.recomputed,
+        repair_path=RepairPath.RUNS.value if result is None else result.repair_path.value,
+        repair_declined=None if result is None else result.repair_declined,
+        calibration=findings.calibration,
+        sensitivity=None if block is None else block.sensitivity,
     )

@@ -10,10 +10,11 @@ from told_tools import ask, settle, told_desk
 
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
-from nexus_lab.lab import splice_trial
+from nexus_lab.lab import splice_parts, splice_trial
 from nexus_lab.lab.splice_parts import TrialError, block_tokens, trial_parts
 from nexus_lab.lab.splice_records import SpliceSettings
 from nexus_lab.lab.wire import to_json
+from nexus_lab.splice import Calibration, CalibrationCell, context_hash, save_calibration, typical_context
 from nexus_lab.trace import export, read_session
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("nexus_home")]
@@ -28,8 +29,20 @@ def home(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_conversations():
+    """Two short ones stand for the typical conversations, whose prefill takes half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            splice_parts,
+            "typical_context",
+            lambda engine, *, system: typical_context(engine, system=system, n_tokens=160, n_contexts=2),
+        )
+        yield
+
+
 @pytest.fixture(scope="module")
-def desk(bundled_engine, tmp_path_factory, home):  # noqa: ARG001 - the blocks go there
+def desk(bundled_engine, tmp_path_factory, home, short_conversations):  # noqa: ARG001 - blocks go there, and are of these
     with told_desk(bundled_engine, tmp_path_factory.mktemp("desk"), description=LONG) as made:
         yield made
 
@@ -267,7 +280,8 @@ def test_the_live_conversation_is_the_context_when_it_is_long_enough(desk):
 def test_compiled_blocks_and_tokens_are_listed(panel, desk, repaired):
     settle(desk)
     (row,) = panel.part()["tools"]
-    assert (row.tool, row.tokens, row.compiled) == ("echo", repaired.n_tokens, True)
+    assert (row.tool, row.tokens) == ("echo", repaired.n_tokens)
+    assert "system" in row.compiled
 
 
 def test_settings_that_mean_nothing_are_refused_with_a_next_step(panel):
@@ -276,6 +290,9 @@ def test_settings_that_mean_nothing_are_refused_with_a_next_step(panel):
         {"tool": "echo", "n_past": -1},
         {"tool": "echo", "n_past": 10**6},
         {"tool": "echo", "n_past": 10, "repair": "some"},
+        {"tool": "echo", "n_past": 10, "context": "some"},
+        {"tool": "echo", "n_past": 10, "contract": "some"},
+        {"tool": "echo", "n_past": 10, "contract": "bounded", "epsilon": 0.0},
         {"tool": "echo", "n_past": 10, "k": 1.0},
         {"tool": "echo", "n_past": 10, "budget": 2.0},
         {"tool": "echo", "n_past": 10, "depth": 3},
@@ -283,6 +300,92 @@ def test_settings_that_mean_nothing_are_refused_with_a_next_step(panel):
         with pytest.raises(NexusError) as caught:
             panel.run(wrong)
         assert caught.value.next_step
+
+
+@pytest.fixture(scope="module")
+def profiled(panel):
+    """The most sensitive quarter computed again, of a block compiled behind typical conversations."""
+    return panel.run(settings(repair="profile", context="typical"))
+
+
+def test_a_profile_repairs_the_most_sensitive_tokens_in_one_pass(profiled, panel, desk):
+    assert (profiled.declined, profiled.plan, profiled.repair_path) == (None, "profile", "one_pass")
+    assert profiled.repaired == len(profiled.recomputed) == -(-profiled.n_tokens // 4)
+    spliced = np.delete(profiled.sensitivity, profiled.recomputed)
+    assert profiled.sensitivity[list(profiled.recomputed)].min() >= spliced.max()
+    # The rows stay in the cache while they are computed again, and each piece brings them nearer.
+    assert [step.name for step in profiled.steps] == ["header", "rotate", "write"] + ["redecode"] * 4
+    means = profiled.frames("k", "relative").mean(axis=(1, 2))
+    assert means[-1] < means[2]
+    assert profiled.led[1].startswith("Block compiled behind typical conversations, at ")
+    assert profiled.led[2].endswith("in one pass.")
+    part = to_json(panel.part())
+    assert part["run"]["profile"]["n"] == profiled.n_tokens
+    assert "largest" in part["run"]["profile"]["words"]
+    settle(desk)
+    assert "typical" in panel.part()["tools"][0].compiled
+
+
+def test_a_film_without_one_pass_ends_where_it_ends_with_it(profiled, panel, desk, monkeypatch):
+    declined = {**desk.engine.declines, "input_patches": Decline("off", "patches are off")}
+    monkeypatch.setattr(desk.engine, "declines", MappingProxyType(declined))
+    runs = panel.run(settings(repair="profile", context="typical"))
+    assert runs.repair_path == "runs"
+    assert "One pass declined: patches are off" in runs.led[3]
+    assert runs.steps[3].name == "invalidate"
+    last, other = (trial.frames("k", "relative")[-1] for trial in (runs, profiled))
+    assert last == pytest.approx(other, rel=0.05, abs=3 * float(profiled.floor("k", "relative").max()))
+
+
+def test_a_profile_needs_a_block_of_several_contexts(panel):
+    for context in ("system", "none"):
+        trial = panel.run(settings(repair="profile", context=context, measure=False))
+        assert trial.declined.code == "no_profile"
+        assert trial.repaired == trial.n_tokens
+        assert "(no_profile)" in trial.led[2]
+        assert trial.profile is None
+
+
+def test_contracts_say_what_they_led_to(panel, desk):
+    def contract(name, **changes):
+        return panel.run(settings(contract=name, measure=False, **changes))
+
+    exact = contract("exact")
+    assert (exact.declined.code, exact.plan) == ("not_anchored", "full")
+    here = contract("exact", n_past=n_context(desk))
+    assert (here.declined, here.plan, here.anchored) == (None, "none", True)
+    assert here.led[1].endswith("anchored here.")
+    paper = contract("paper")
+    assert (paper.declined, paper.plan) == (None, "trailing")
+    assert paper.repaired == paper.curve_tokens
+    bounded = contract("bounded", epsilon=0.5, context="none")
+    assert bounded.declined.code == "not_calibrated"
+    assert bounded.led[-1].startswith("No calibration")
+    save_calibration(
+        Calibration(
+            fingerprint=desk.engine.info.fingerprint,
+            context_hash=context_hash(here_context(desk)).hex(),
+            flash_attention=desk.engine.schedule.flash_attention,
+            strategy="leading",
+            quantile=0.95,
+            noise_floor=1e-4,
+            n_tokens_min=1,
+            n_tokens_max=4_000,
+            cells=tuple(CalibrationCell(depth, 0.5, 0.3, 0.1, 20) for depth in (0, 1_000)),
+        )
+    )
+    bounded = contract("bounded", epsilon=0.5)
+    assert (bounded.declined, bounded.plan) == (None, "leading")
+    assert bounded.repaired == -(-bounded.n_tokens // 2)
+    assert bounded.led[-1] == "Its coverage was not measured."
+    frame = panel.trials_frame()
+    assert frame["contract"].to_list()[-1] == "bounded(0.5)"
+    assert frame.filter(declined="not_anchored")["path"].to_list() == ["prefill"]
+    assert "Calibration: leading repair" in repr(panel)
+
+
+def here_context(desk):
+    return block_tokens(desk.engine, desk.registry["echo"], system=desk.agent.system)[0]
 
 
 def test_only_the_last_trials_are_kept(panel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -17,7 +18,7 @@ from nexus_lab.lab.splice_film import FilmStep
 from nexus_lab.lab.splice_parts import TrialError
 from nexus_lab.lab.splice_records import MeasuredSplice, NextToken, SpliceSettings, SpliceTrial
 from nexus_lab.lab.static_html import cache_fragment, embedded, page, session_fragment, splice_fragment
-from nexus_lab.splice import CurveError
+from nexus_lab.splice import Calibration, CalibrationCell, Coverage, CurveError
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \u202e & \"quoted\""
 VOID = {"meta", "rect", "path", "line", "circle", "br", "img"}
@@ -50,15 +51,15 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def trial(*, tool="echo", measured=True, declined=None, n_layer=30):
+def trial(*, tool="echo", measured=True, declined=None, n_layer=30, **changes):
     steps = tuple(FilmStep(name, HOSTILE, 1.5) for name in ("header", "rotate", "write"))
     drift = np.random.default_rng(1).random((3, 2, 3, n_layer, 3)).astype(np.float32)
     drift[:, :, 2] -= 0.5
     drift[2, 0, 1, 4, 2] = np.nan
     return SpliceTrial(
         id="s-001",
-        settings=SpliceSettings(tool=tool, n_past=648),
-        n_tokens=431,
+        settings=changes.pop("settings", SpliceSettings(tool=tool, n_past=648)),
+        n_tokens=changes.pop("n_tokens", 431),
         anchor=64,
         bytes=9_961_472,
         anchored=False,
@@ -86,6 +87,7 @@ def trial(*, tool="echo", measured=True, declined=None, n_layer=30):
         attention_declined=None,
         drift=drift if measured and not declined else None,
         attention_drift=None,
+        **changes,
     )
 
 
@@ -223,6 +225,44 @@ def test_the_splice_fragment_gives_values_beside_colours():
     off = splice_fragment(trial(measured=False), [], None)
     assert "Not measured" in off
     assert "<figure" not in off
+
+
+def test_the_splice_fragment_says_what_was_asked_and_what_it_led_to():
+    contract = SpliceSettings(tool="echo", n_past=648, context="typical", contract="bounded", epsilon=0.05)
+    sensitivity = np.array([0.5, 0.0, 0.25], np.float32)
+    shown = trial(settings=contract, plan="leading", sensitivity=sensitivity, recomputed=(0,), n_tokens=3)
+    found = Reader(splice_fragment(shown, [], None))
+    for words in (
+        "echo at n_past 648, contract bounded(0.05)",
+        "Block compiled behind typical conversations, at 64.",
+        "No calibration of this model behind this compile context.",
+        "largest 0.500 at token 0",
+    ):
+        assert words in found.text
+    paths = [value for name, value in found.attributes if name == "d"][:2]
+    assert paths == ["M2 10v-5h1V10", "M0 10v-10h1V10"]
+    calibration = Calibration(
+        fingerprint="f",
+        context_hash="c",
+        flash_attention=False,
+        strategy="leading",
+        quantile=0.95,
+        noise_floor=2e-4,
+        n_tokens_min=100,
+        n_tokens_max=500,
+        cells=tuple(CalibrationCell(depth, 0.25, 0.04, 0.01, 12) for depth in (64, 2048)),
+    )
+    lines = trial(settings=contract, calibration=calibration).led
+    assert lines[-2] == (
+        "Calibration: leading repair, depths 64 to 2,048, blocks of 100 to 500 tokens, 95% quantile."
+    )
+    assert lines[-1] == "Its coverage was not measured."
+    held = replace(calibration, coverage=(Coverage(0.05, 400, 390, 40, 0.3),))
+    assert trial(settings=contract, calibration=held).led[-1] == (
+        "Coverage at 0.0500 nats, other conversations: 97.5% of 400; 40 prefilled, 30% computed on average."
+    )
+    declined = Decline("one_pass", "patches are off", "the tokens are computed stretch by stretch")
+    assert "One pass declined: patches are off" in "".join(trial(repair_declined=declined).led)
 
 
 def test_colour_maps_end_where_they_should():
