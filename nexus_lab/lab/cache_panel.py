@@ -20,7 +20,7 @@ from nexus_lab.lab.cache_view import (
     slots_of,
     token_states,
 )
-from nexus_lab.lab.fork import TurnLog, fork
+from nexus_lab.lab.fork import TurnLog, fork, fork_points
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.wire import Reply, instant, job
 
@@ -105,6 +105,7 @@ class CachePanel(Panel):
             "breakpoints": self._breakpoints,
             "forks": self._branches,
             "policies": POLICIES,
+            "fork_points": fork_points(conversation, self._log) if conversation is not None else (),
             "next_run": self._next_run(),
         }
 

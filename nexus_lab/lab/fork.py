@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.driver import Ticket
 
-__all__ = ["Fork", "ForkError", "TurnLog", "TurnPoint", "ask_in_turn", "fork", "profile_changes"]
+__all__ = [
+    "Fork",
+    "ForkError",
+    "ForkPoint",
+    "TurnLog",
+    "TurnPoint",
+    "ask_in_turn",
+    "fork",
+    "fork_points",
+    "profile_changes",
+]
 
 
 class ForkError(NexusError):
@@ -53,6 +63,14 @@ class TurnPoint:
     n_said: int
     mark: Mark
     n_history: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """Where a fork can go on from: once `said` operations are kept it shares `end` of them at most."""
+
+    said: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +150,13 @@ def profile_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
     elif policy == "rolling_drop" and "repos" not in changes:
         changes["repos"] = False
     return changes
+
+
+def fork_points(conversation: Conversation, log: TurnLog) -> tuple[ForkPoint, ...]:
+    """Return where forks of `conversation` can go on: behind its system prompt, then behind each turn."""
+    base, _ = _place(conversation, (), 0)
+    ends = (ForkPoint(point.n_said, len(point.mark.program)) for point in log.points(conversation))
+    return (ForkPoint(0, base), *ends)
 
 
 def fork(desk: Desk, log: TurnLog, at: int, settings: Mapping[str, Any]) -> Fork:

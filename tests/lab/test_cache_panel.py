@@ -225,8 +225,11 @@ def test_inside_a_turn_a_fork_asks_the_whole_turn_again(desk):
     ask(desk)
     first = len(panel.ops)
     ask(desk, "Say hello again")
+    base, one, two = panel.part()["fork_points"]
+    assert (base.end, one.end) == (1, first)
+    assert one.said <= first + 2 < two.said
     done = panel.fork(first + 2, {})
-    assert done["at"] == first
+    assert done["at"] == one.end
     assert "inside turn 2" in done["note"]
     settle(desk)
     assert desk.panels["agent"].turns[-1].number == 2

@@ -278,6 +278,9 @@ export interface CachePart {
   breakpoints: { gate: boolean; declined: boolean; dkl: boolean; failed: boolean; epsilon: number };
   forks: { run: string; at: number; kinds: OpKind[]; note: string }[];
   policies: string[];
+  /** Where a fork can go on: first behind the system prompt, then behind each turn whose messages stand `said` ops
+   * in; it shares at most `end` ops. */
+  fork_points: { said: number; end: number }[];
   /** Name that the next fork gets; absent where it is not known beforehand. */
   next_run?: string | null;
 }
@@ -308,7 +311,12 @@ export const TOKEN_STATES = ["computed", "spliced", "repaired", "dropped"] as co
 export interface SpliceSettings {
   tool: string;
   n_past: number;
-  repair: "leading" | "trailing" | "scattered" | "none" | "full";
+  /** What the block is compiled behind: the system prompt, typical conversations, or nothing. */
+  context: "system" | "typical" | "none";
+  /** `fixed` runs `repair` with `budget`; the others choose by themselves, `bounded` by `epsilon` nats. */
+  contract: "fixed" | "exact" | "bounded" | "paper";
+  epsilon: number;
+  repair: "leading" | "trailing" | "profile" | "scattered" | "none" | "full";
   /** Fraction of the block; null takes R(n_past) from K. */
   budget: number | null;
   k: number;
@@ -319,6 +327,10 @@ export interface SpliceSettings {
 export interface SpliceRun {
   id: string;
   settings: SpliceSettings;
+  /** What was asked for, and what it led to: a sentence each. */
+  led: string[];
+  /** Sensitivity of the block's tokens as SVG paths in a view box of `n` by 10; null where it has no profile. */
+  profile: { n: number; spliced: string; recomputed: string; words: string } | null;
   n_tokens: number;
   anchor: number;
   bytes: number;
@@ -350,16 +362,23 @@ export interface SpliceRun {
   attention_declined?: Decline | null;
 }
 
+export interface Calibrated {
+  repair: string;
+  epsilon: number;
+  depths: { n_past: number; budget: number | null }[];
+}
+
 export interface SplicePart {
-  tools: { tool: string; tokens: number | null; compiled: boolean }[];
+  /** `compiled`: the contexts that the tool's block is compiled behind. */
+  tools: { tool: string; tokens: number | null; compiled: SpliceSettings["context"][] }[];
   constants: { k: number; m: number; r_base: number };
   n_ctx: number;
   settings: SpliceSettings | null;
   run: SpliceRun | null;
   unavailable: Decline | null;
   /** Smallest measured budget that keeps D_KL at or under `epsilon`, at each measured depth in rising order; between
-   * two depths the larger of both holds, outside of them none. Null where the model was not calibrated. */
-  calibrated?: { repair: string; epsilon: number; depths: { n_past: number; budget: number | null }[] } | null;
+   * two depths the larger of both holds, outside of them none. By compile context; null where none was calibrated. */
+  calibrated?: Partial<Record<SpliceSettings["context"], Calibrated | null>>;
   last: {
     turn: number | null;
     tool: string;

@@ -189,13 +189,18 @@ describe("turns", () => {
     expect(card()).not.toContain("stays done");
   });
 
-  it("opens the live turn, and none closes by itself", async () => {
+  it("opens the newest turn alone, beside those that the user opened", async () => {
     const { kernel, root } = open();
     const opened = () => [...root.querySelectorAll("details.turn")].map((turn) => (turn as HTMLDetailsElement).open);
     expect(opened()).toEqual([false, false, false, true]);
     const fifth = { ...WAITING_TURN, number: 5, state: "running" as const };
     await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [...AGENT.turns.slice(0, 3), { ...WAITING_TURN, state: "called" }, fifth] } }));
-    expect(opened()).toEqual([false, false, false, true, true]);
+    expect(opened()).toEqual([false, false, false, false, true]);
+    await change(() => {
+      root.querySelector<HTMLDetailsElement>("details.turn")!.open = true;
+    });
+    await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [...AGENT.turns, fifth, { ...fifth, number: 6 }] } }));
+    expect(opened()).toEqual([true, false, false, false, false, true]);
   });
 
   it("fetches earlier turns, and keeps those that leave the part", async () => {

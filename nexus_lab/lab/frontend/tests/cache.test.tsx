@@ -5,7 +5,7 @@ import { openTokens, readStates } from "../src/panels/cache/tokens_source";
 import { centreFor } from "../src/panels/cache/centre";
 import { fullCell } from "../src/panels/cache/memory";
 import { windowStart } from "../src/panels/cache/token_window";
-import { opFacts, opSize, rerunWords, stopsWhere } from "../src/panels/cache/words";
+import { opFacts, opSize, rerunWords, sharedOps, stopsWhere } from "../src/panels/cache/words";
 import { CachePanel } from "../src/panels/cache";
 import { visibleText } from "../src/ui/visible";
 import { cachePart, fakeKernel, foldStory, longCachePart, type FakeKernel } from "./fixtures_cache";
@@ -103,7 +103,7 @@ describe("Cache panel", () => {
   it("names the fork, says what it runs again, and sends where and with what", async () => {
     const kernel = fakeKernel();
     await show(kernel);
-    expect(root.textContent).toContain("Re-runs the model for 1 op, 38 tokens.");
+    expect(root.textContent).toContain("Shares 5 ops: half a turn cannot be asked. Re-runs 5 ops, 601 tokens.");
     const policy = [...root.querySelectorAll("select")].find((select) => select.value === "rolling_drop_repos")!;
     await choose(policy, "full");
     await click(button(root, "Fork as r-015"));
@@ -206,8 +206,12 @@ describe("words of the cache", () => {
     expect(stopsWhere(ops, "failed", false)).toBe("off");
   });
   it("count what a fork runs again", () => {
-    expect(rerunWords(ops, 10)).toBe("Goes on from here; nothing is run again.");
-    expect(rerunWords(ops, 6)).toBe("Re-runs the model for 4 ops, 170 tokens.");
+    const { fork_points } = cachePart();
+    expect(rerunWords({ ops, fork_points: [...fork_points, { said: 9, end: 10 }] }, 10)).toBe("Goes on from here; nothing is run again.");
+    const half = rerunWords({ ops, fork_points }, 7);
+    expect(half).toMatch(/^Shares 5 ops: half a turn cannot be asked\. Re-runs 5 ops, /);
+    expect(rerunWords({ ops, fork_points }, 5)).toBe(half.slice(half.indexOf("Re-runs")));
+    expect([0, 1, 3, 4, 5].map((at) => sharedOps(fork_points, at))).toEqual([1, 1, 1, 4, 5]);
   });
   it("leave out what was not measured", () => {
     expect(opFacts(ops[0]!).map((row) => row.name)).not.toContain("D_KL");

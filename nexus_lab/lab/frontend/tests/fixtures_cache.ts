@@ -176,6 +176,7 @@ export function cachePart(cursor = 9): CachePart {
     breakpoints: { gate: true, declined: true, dkl: true, failed: false, epsilon: 0.02 },
     forks: [{ run: "r-012", at: 4, kinds: ["append", "splice", "repair", "append"], note: "policy full" }],
     policies: ["rolling_drop_repos", "rolling_drop", "full", "drop_reasoning"],
+    fork_points: [{ said: 0, end: 1 }, { said: 4, end: 5 }],
     next_run: "r-015",
   };
 }
@@ -209,6 +210,9 @@ const STEPS: SpliceRun["steps"] = [
 export const SETTINGS: SpliceSettings = {
   tool: "issue_write",
   n_past: 648,
+  context: "system",
+  contract: "fixed",
+  epsilon: 0.02,
   repair: "leading",
   budget: 0.25,
   k: 4,
@@ -231,6 +235,12 @@ export function spliceRun({ layers = 30, heads = 3, steps = STEPS.length }: RunS
   return {
     id: "trial-1",
     settings: SETTINGS,
+    led: [
+      "issue_write at n_past 648, contract fixed, leading, 25%",
+      "Block compiled behind the system prompt, at 64.",
+      "Path A: spliced; leading repair of 108 of 431 tokens, stretch by stretch.",
+    ],
+    profile: null,
     n_tokens: 431,
     anchor: 64,
     bytes: 9.5 * 2 ** 20,
@@ -260,9 +270,9 @@ export function spliceRun({ layers = 30, heads = 3, steps = STEPS.length }: RunS
 export function splicePart(shape: RunShape = {}): SplicePart {
   return {
     tools: [
-      { tool: "issue_write", tokens: 431, compiled: true },
-      { tool: "issue_read", tokens: 211, compiled: true },
-      { tool: "actions_list", tokens: null, compiled: false },
+      { tool: "issue_write", tokens: 431, compiled: ["system"] },
+      { tool: "issue_read", tokens: 211, compiled: ["system"] },
+      { tool: "actions_list", tokens: null, compiled: [] },
     ],
     constants: { k: 4, m: 256, r_base: 0.05 },
     n_ctx: 8192,
@@ -270,14 +280,16 @@ export function splicePart(shape: RunShape = {}): SplicePart {
     run: spliceRun(shape),
     unavailable: null,
     calibrated: {
-      repair: "leading",
-      epsilon: 0.02,
-      depths: [
-        { n_past: 0, budget: 0.1 },
-        { n_past: 512, budget: 0.2 },
-        { n_past: 1024, budget: 0.25 },
-        { n_past: 2048, budget: null },
-      ],
+      system: {
+        repair: "leading",
+        epsilon: 0.02,
+        depths: [
+          { n_past: 0, budget: 0.1 },
+          { n_past: 512, budget: 0.2 },
+          { n_past: 1024, budget: 0.25 },
+          { n_past: 2048, budget: null },
+        ],
+      },
     },
     last: [
       { turn: 4, tool: "issue_write", n_past: 648, dkl: 0.0082, noise_floor: 0.0052, path: "spliced", declined: null },

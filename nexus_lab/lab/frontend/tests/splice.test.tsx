@@ -9,7 +9,7 @@ import { cellText, driftNumber, figureRange } from "../src/panels/splice/reading
 import { SplicePanel } from "../src/panels/splice";
 import type { FrameReply } from "../src/protocol";
 import { fakeKernel, M_ROPE, SETTINGS, splicePart, spliceRun, type FakeKernel } from "./fixtures_cache";
-import { button, click, draw, press, settled, type } from "./dom";
+import { button, choose, click, draw, press, settled, type } from "./dom";
 
 let root: HTMLElement;
 
@@ -17,6 +17,8 @@ async function show(kernel: FakeKernel): Promise<void> {
   root = await draw(<SplicePanel client={kernel.client} />);
 }
 
+const select = (name: string) =>
+  [...root.querySelectorAll("label")].find((label) => label.textContent!.startsWith(name))!.querySelector("select")!;
 const slide = (value: string) => type(root.querySelector<HTMLInputElement>(".kslider")!, value);
 
 describe("Splice panel", () => {
@@ -106,6 +108,37 @@ describe("Splice panel", () => {
     await click(curve);
     await click(button(root, "Run splice"));
     expect(kernel.asked("splice.run")).toEqual([{ settings: { ...SETTINGS, k: 6, budget: null } }]);
+  });
+
+  it("runs a block of typical conversations by its profile, or under a contract", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await choose(select("Compiled behind"), "typical");
+    expect(root.textContent).toContain("431 tokens, not compiled");
+    await choose(select("Repair"), "profile");
+    await click(button(root, "Run splice"));
+    await choose(select("Contract"), "bounded");
+    expect(root.querySelector('[aria-label="Budget"]')).toBeNull();
+    await type(root.querySelector<HTMLInputElement>('input[step="0.01"]')!, "0.05", true);
+    await click(button(root, "Run splice"));
+    const set = { ...SETTINGS, context: "typical", repair: "profile" };
+    expect(kernel.asked("splice.run")).toEqual([
+      { settings: set },
+      { settings: { ...set, contract: "bounded", epsilon: 0.05 } },
+    ]);
+  });
+
+  it("shows what it led to, and the profile of the block, also where it was declined", async () => {
+    const profile = { n: 3, spliced: "M1 10v-5h1V10", recomputed: "M0 10v-10h1V10", words: "largest 0.5 at token 0" };
+    const run = { ...spliceRun(), profile };
+    await show(fakeKernel({ splice: { ...splicePart(), run } }));
+    for (const line of run.led) expect(root.textContent).toContain(line);
+    const figure = root.querySelector("svg.profile")!;
+    expect(figure.getAttribute("aria-label")).toBe(profile.words);
+    expect([...figure.querySelectorAll("path")].map((path) => path.getAttribute("d"))).toEqual([profile.spliced, profile.recomputed]);
+    const declined = { code: "no_profile", reason: "no profile", instead: "full prefill" };
+    await show(fakeKernel({ splice: { ...splicePart(), run: { ...run, declined, measured: null } } }));
+    expect(root.textContent).toContain(run.led[0]);
   });
 
   it("says that nothing was spliced yet", async () => {
@@ -256,22 +289,21 @@ describe("words of the splice", () => {
 });
 
 describe("budget", () => {
-  const part = splicePart();
+  const calibrated = splicePart().calibrated!.system!;
   it("takes the larger of the measured depths around", () => {
-    const calibrated = part.calibrated!;
     expect([0, 300, 512, 648, 1024].map((depth) => calibratedBudget(calibrated, depth))).toEqual([0.1, 0.2, 0.2, 0.25, 0.25]);
     expect(calibratedBudget(calibrated, 1500)).toBeNull();
     expect(calibratedBudget(calibrated, 4000)).toBeNull();
   });
   it("falls back to the profile, and says why there is none", () => {
-    expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, 0.25)).toEqual({ budget: 0.25, word: "profile", why: null });
-    expect(budgetChoice({ ...part, calibrated: null }, "leading", 648, null).why).toBe("not calibrated");
-    expect(budgetChoice(part, "trailing", 648, 0.25)).toEqual({
+    expect(budgetChoice(null, "leading", 648, 0.25)).toEqual({ budget: 0.25, word: "profile", why: null });
+    expect(budgetChoice(null, "leading", 648, null).why).toBe("not calibrated");
+    expect(budgetChoice(calibrated, "trailing", 648, 0.25)).toEqual({
       budget: 0.25,
       word: "profile",
       why: "calibrated for leading, not for trailing",
     });
-    expect(budgetChoice(part, "leading", 4000, 0.25)).toMatchObject({ budget: 0.25, word: "profile" });
-    expect(budgetChoice(part, "leading", 4000, 0.25).why).toBe("no measured budget stays under 0.02 nats at this depth");
+    expect(budgetChoice(calibrated, "leading", 4000, 0.25)).toMatchObject({ budget: 0.25, word: "profile" });
+    expect(budgetChoice(calibrated, "leading", 4000, 0.25).why).toBe("no measured budget stays under 0.02 nats at this depth");
   });
 });

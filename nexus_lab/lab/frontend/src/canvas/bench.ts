@@ -103,10 +103,21 @@ const heatmap: NexusBench["heatmap"] = async ({ rows, cols, frames, width = WIDT
 
 function sliderPart(): SplicePart {
   return {
-    tools: [{ tool: "block", tokens: 431, compiled: true }],
+    tools: [{ tool: "block", tokens: 431, compiled: [] }],
     constants: { k: 4, m: 256, r_base: 0.05 },
     n_ctx: 8192,
-    settings: { tool: "block", n_past: 648, repair: "leading", budget: null, k: 4, measure: true, attention: false },
+    settings: {
+      tool: "block",
+      n_past: 648,
+      context: "system",
+      contract: "fixed",
+      epsilon: 0.02,
+      repair: "leading",
+      budget: null,
+      k: 4,
+      measure: true,
+      attention: false,
+    },
     run: null,
     unavailable: null,
     last: [],

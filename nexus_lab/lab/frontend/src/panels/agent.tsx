@@ -13,8 +13,7 @@ import { Turn } from "./agent/turn";
 function placeholder(part: AgentPart): string {
   if (!part.ready) return part.missing ?? "Nothing can be asked yet.";
   const last = part.turns[part.turns.length - 1];
-  if (last?.state === "waiting") return `Turn ${last.number} is waiting. A message sent now is queued behind it.`;
-  if (last?.state === "running") return `Turn ${last.number} is running. A message sent now is queued behind it.`;
+  if (last?.state === "waiting" || last?.state === "running") return `Turn ${last.number} is ${last.state}. A message is queued behind it.`;
   return "Ask for something that one of the tools can do";
 }
 
@@ -204,16 +203,13 @@ export function AgentPanel({ client }: { client: Client }) {
   const part = client.told.agent.value;
   const opened = client.keep<Readonly<Record<number, boolean>>>("agent.open", {});
   const places = client.keep<Places>("agent.places", new Map()).peek();
-  const first = useRef<number | null>(null);
   const before = part?.turns_before ?? 0;
   useEffect(() => part?.turns.forEach((turn, index) => places.set(before + index, turn)), [part?.turns]);
   useTold(client, part?.turns[part.turns.length - 1]);
   if (!part) return null;
   const last = part.turns[part.turns.length - 1];
-  // The last turn is shown open when the panel is first seen, and each that is seen running; none closes by itself.
-  first.current ??= last?.number ?? -1;
-  const isOpen = (turn: TurnCard) =>
-    opened.value[turn.number] ?? (turn.number >= (first.current ?? 0) || turn.state === "running" || turn.state === "waiting");
+  // What waits for the user stays near the bar: of the turns that nobody opened, the last alone is open.
+  const isOpen = (turn: TurnCard) => opened.value[turn.number] ?? turn.number === last?.number;
   const draw = (turn: TurnCard) => (
     <Turn
       key={turn.number}

@@ -85,7 +85,7 @@ export function CachePanel({ client }: { client: Client }) {
   if (part.ops.length === 0) {
     return (
       <Empty title="No cache program yet">
-        Ask something in Agent: what its turns append, splice, repair or drop stands here.
+        What the agent's turns append, splice, repair or drop stands here.
       </Empty>
     );
   }

@@ -10,19 +10,22 @@ import { LastSplices } from "./splice/last";
 import { NextToken } from "./splice/next_token";
 import { SettingsBox } from "./splice/settings";
 
-function NothingSpliced() {
+/** What was asked for and what it led to, with the profile of the block behind it. */
+function Led({ run: { led, profile } }: { run: SpliceRun }) {
   return (
-    <Box title="Per-head drift">
-      <Empty title="Nothing was spliced">
-        Drift is measured between a spliced and a prefilled path. Both are the same here.
-      </Empty>
-    </Box>
+    <div class="small">
+      {led.map((line) => (
+        <div key={line}>{line}</div>
+      ))}
+      {profile && (
+        <svg class="profile" role="img" aria-label={profile.words} preserveAspectRatio="none" viewBox={`0 0 ${profile.n} 10`}>
+          <title>{profile.words}</title>
+          <path d={profile.spliced} />
+          <path d={profile.recomputed} />
+        </svg>
+      )}
+    </div>
   );
-}
-
-function settingsWords(settings: SpliceSettings): string {
-  const budget = settings.budget === null ? `curve, K = ${settings.k}` : `budget ${Math.round(100 * settings.budget)} %`;
-  return `${settings.tool} at n_past ${int(settings.n_past)}, ${settings.repair}, ${budget}`;
 }
 
 /** What the engine does while a splice runs, over the results of the last one. */
@@ -46,10 +49,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
   const { run, unavailable } = part;
   if (unavailable) {
     return (
-      <>
-        <DeclineNote what="splice" decline={unavailable} />
-        <NothingSpliced />
-      </>
+      <DeclineNote what="splice" decline={unavailable} />
     );
   }
   if (!run) {
@@ -57,7 +57,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
     return (
       <Box>
         <Empty title="Nothing spliced yet">
-          Choose a block and a depth, then run. With measure on, the result is compared with a prefill.
+          Choose a block and a depth, then run.
         </Empty>
       </Box>
     );
@@ -66,7 +66,7 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
     return (
       <>
         <DeclineNote what="splice" decline={run.declined} cost={`${int(run.n_tokens)} tokens, ${ms(run.ttft_ms)}.`} />
-        <NothingSpliced />
+        <Led run={run} />
       </>
     );
   }
@@ -76,9 +76,10 @@ function Results({ client, part, busy, onRun }: ResultsProps) {
       {busy && <Running client={client} />}
       {!busy && differs(wanted, run.settings) && (
         <div class="small muted stale">
-          Results of {settingsWords(run.settings)}; the settings have changed since.
+          Results of {run.led[0]}; the settings have changed since.
         </div>
       )}
+      <Led run={run} />
       <ResultCards run={run} />
       <DriftBox client={client} run={run} busy={busy} onRerun={(change) => onRun({ ...run.settings, ...change })} />
       {run.measured && <NextToken next={run.measured.next} />}

@@ -4,6 +4,7 @@ import type { Client } from "../../client";
 import { fixed } from "../../format";
 import type { AgentPart, Settings } from "../../protocol";
 import { Box, Button, Check, Field, NumberField, Problem, Select, useAction } from "../../ui";
+import { REPAIRS } from "../splice/draft";
 
 /** "splice(bounded(0.02))" as "spliced block, bounded(0.02) + grammar". */
 export function schemaModeWords(mode: string): string {
@@ -18,7 +19,6 @@ const ASK: { value: Settings["ask_before"]; label: string }[] = [
   { value: "every", label: "every tool" },
   { value: "never", label: "never (recorded in the run)" },
 ];
-const REPAIRS = ["leading", "trailing", "scattered", "none", "full"];
 const NAMES: Record<keyof Settings, string> = {
   schema_mode: "schema mode",
   policy: "cache policy",
@@ -102,7 +102,7 @@ function MoreFields({ now, set }: Pick<FormProps, "now" | "set">) {
       <div class="stack close">
         <div class="cols half">
           <Field label="Repair">
-            <Select value={now.repair} options={REPAIRS.includes(now.repair) ? REPAIRS : [now.repair, ...REPAIRS]} onPick={(repair) => set({ repair })} />
+            <Select value={now.repair} options={REPAIRS} onPick={(repair) => set({ repair })} />
           </Field>
           <Field label="Candidates k">
             <NumberField value={now.top_k} min={1} max={32} step={1} onValue={(n) => set({ top_k: Math.round(n) })} />

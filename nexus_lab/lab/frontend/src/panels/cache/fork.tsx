@@ -5,9 +5,8 @@ import type { Client } from "../../client";
 import { count, int } from "../../format";
 import type { CachePart, ForkReply } from "../../protocol";
 import { Box, Button, Field, NumberField, Problem, Select, StatusMark, useAction } from "../../ui";
+import { REPAIRS } from "../splice/draft";
 import { rerunWords } from "./words";
-
-const REPAIRS = ["leading", "trailing", "scattered", "none", "full"] as const;
 
 export interface ForkSettings {
   policy: string;
@@ -48,7 +47,6 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
     setDone(text);
     client.say(text);
   };
-  const repairs = REPAIRS.some((name) => name === settings.repair) ? REPAIRS : [settings.repair, ...REPAIRS];
   return (
     <Box title={`Fork from op ${int(at)}`}>
       <div class="stack close">
@@ -57,7 +55,7 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
             <Select value={settings.policy} options={part.policies} onPick={(policy) => change({ policy })} />
           </Field>
           <Field label="Repair">
-            <Select value={settings.repair} options={repairs} onPick={(repair) => change({ repair })} />
+            <Select value={settings.repair} options={REPAIRS} onPick={(repair) => change({ repair })} />
           </Field>
           <Field label="K">
             <NumberField value={settings.k} digits={settings.k % 1 ? 2 : 0} step={1} onValue={(k) => change({ k })} />
@@ -75,7 +73,7 @@ export function Fork({ client, part, at }: { client: Client; part: CachePart; at
           <Button primary disabled={action.busy || problem !== null} onClick={() => void fork()}>
             {action.busy ? "Forking" : `Fork as ${part.next_run ?? "a new run"}`}
           </Button>
-          <span class="muted small fill">{done ?? rerunWords(part.ops, at)}</span>
+          <span class="muted small fill">{done ?? rerunWords(part, at)}</span>
         </div>
         <Problem fault={action.fault} />
       </div>

@@ -83,14 +83,23 @@ export function opFacts(op: OpCell): DetailRow[] {
 /** Ops and tokens that a fork at `at` runs again. */
 export function rerunOf(ops: readonly OpCell[], at: number): { ops: number; tokens: number } {
   const behind = ops.slice(at);
-  const computed = behind.filter((op) => op.kind === "append" || op.kind === "repair");
+  const computed = behind.filter((op) => op.kind !== "drop" && op.kind !== "repos");
   return { ops: behind.length, tokens: computed.reduce((sum, op) => sum + op.tokens, 0) };
 }
 
-export function rerunWords(ops: readonly OpCell[], at: number): string {
-  const again = rerunOf(ops, at);
+/** Ops that a fork at `at` shares: a turn whose messages are not all there yet is asked again as a whole. */
+export function sharedOps(points: CachePart["fork_points"], at: number): number {
+  const [base, ...ends] = points;
+  const last = ends.filter(({ said }) => said <= at).at(-1);
+  return last ? Math.min(at, last.end) : base?.end ?? at;
+}
+
+export function rerunWords({ ops, fork_points }: Pick<CachePart, "ops" | "fork_points">, at: number): string {
+  const shared = sharedOps(fork_points, at);
+  const again = rerunOf(ops, shared);
   if (again.ops === 0) return "Goes on from here; nothing is run again.";
-  return `Re-runs the model for ${count(again.ops, "op")}, ${count(again.tokens, "token")}.`;
+  const from = shared === at ? "" : `Shares ${count(shared, "op")}: half a turn cannot be asked. `;
+  return `${from}Re-runs ${count(again.ops, "op")}, ${count(again.tokens, "token")}.`;
 }
 
 /** "1,079 active of 1,942 logical: computed 648, ..." without the leading number. */

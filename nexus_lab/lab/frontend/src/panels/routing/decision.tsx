@@ -95,8 +95,8 @@ function RightTool({ client, decision, wrong, mark }: { client: Client; decision
       </div>
       <p class="muted next">
         {tool === NO_TOOL
-          ? "The mark counts against this τ; nothing is stored as an example."
-          : "The request is stored with that tool and weighs in from the next decision."}
+          ? "Nothing is stored as an example."
+          : "It is stored with that tool for the next decisions."}
       </p>
     </div>
   );
@@ -108,7 +108,7 @@ export function DecisionBox({ client, decision, run }: { client: Client; decisio
   const unmark = useAction(client, "routing.unmark");
   const [first, second] = decision.candidates;
   const shownScore = (row: CandidateRow | undefined) =>
-    row ? (row.cross_encoder !== null ? `p = ${fixed(row.cross_encoder, 3)}` : fixed(row.score, 4)) : NONE;
+    row ? (row.cross_encoder !== null ? `p = ${fixed(row.cross_encoder, 3)}` : `stage 1 ${fixed(row.score, 4)}`) : NONE;
   const unsure = decision.decision === "escalation_unavailable";
   const from = decision.source === "turn" ? `turn ${decision.turn ?? NONE}${run ? `, run ${run}` : ""}` : "request box";
   return (

@@ -140,7 +140,7 @@ export function GateBox({ client, part, decision, draft }: { client: Client; par
       <div class="row tau-row">
         <label class="c">
           τ{" "}
-          <NumberField aria-label="tau, margin threshold" value={draft.tau} digits={4} step={TAU_STEP} min={0} onValue={draft.setTau} />
+          <NumberField aria-label="tau, margin threshold" value={draft.tau} digits={4} step={TAU_STEP} min={0} max={2} onValue={draft.setTau} />
         </label>
         {calibrated !== null && (
           <Button onClick={() => draft.setTau(roundTau(calibrated, Infinity))}>Calibrated {fixed(calibrated, 4)}</Button>

@@ -2,18 +2,21 @@
 import type { Signal } from "@preact/signals";
 import { curveProblem, type CurveConstants } from "../../canvas/curve";
 import type { Client } from "../../client";
-import type { SplicePart, SpliceSettings } from "../../protocol";
+import type { Calibrated, SplicePart, SpliceSettings } from "../../protocol";
+
+export const REPAIRS = [
+  "leading",
+  { value: "trailing", label: "trailing (paper)" },
+  "profile",
+  { value: "scattered", label: "scattered (control)" },
+  "none",
+  "full",
+] as const;
 
 export type BudgetKind = "calibrated" | "curve";
 
-export interface Draft {
-  tool?: string;
-  n_past?: number;
-  repair?: SpliceSettings["repair"];
+export interface Draft extends Partial<SpliceSettings> {
   budgetKind?: BudgetKind;
-  k?: number;
-  measure?: boolean;
-  attention?: boolean;
 }
 
 export interface BudgetChoice {
@@ -24,8 +27,6 @@ export interface BudgetChoice {
   why: string | null;
 }
 
-type Calibrated = NonNullable<SplicePart["calibrated"]>;
-
 /** Measured budget at a depth: the larger one of the measured depths around it; null outside of them. */
 export function calibratedBudget(calibrated: Calibrated, nPast: number): number | null {
   const { depths } = calibrated;
@@ -35,8 +36,12 @@ export function calibratedBudget(calibrated: Calibrated, nPast: number): number 
   return Math.max(below.budget, above.budget);
 }
 
-export function budgetChoice(part: SplicePart, repair: string, nPast: number, profile: number | null): BudgetChoice {
-  const { calibrated } = part;
+export function budgetChoice(
+  calibrated: Calibrated | null | undefined,
+  repair: string,
+  nPast: number,
+  profile: number | null,
+): BudgetChoice {
   if (!calibrated) return { budget: profile, word: "profile", why: profile === null ? "not calibrated" : null };
   if (calibrated.repair !== repair) {
     return { budget: profile, word: "profile", why: `calibrated for ${calibrated.repair}, not for ${repair}` };
@@ -58,31 +63,34 @@ export interface Plan {
 }
 
 function firstTool(part: SplicePart): string {
-  return (part.tools.find((tool) => tool.compiled) ?? part.tools[0])?.tool ?? "";
+  return (part.tools.find((tool) => tool.compiled.length) ?? part.tools[0])?.tool ?? "";
 }
 
 /** Everything that follows from the draft, the part and the live cache. */
 export function planOf(client: Pick<Client, "told">, part: SplicePart, draft: Draft): Plan {
-  const last = part.settings ?? part.run?.settings ?? null;
-  const depth = client.told.cache.value?.counts.next_position ?? 0;
-  const nPast = draft.n_past ?? last?.n_past ?? depth;
-  const repair = draft.repair ?? last?.repair ?? "leading";
-  const k = draft.k ?? last?.k ?? part.constants.k;
-  const profile = client.told.agent.value?.settings.repair_budget ?? null;
-  const choice = budgetChoice(part, repair, nPast, profile);
-  const wanted = draft.budgetKind ?? (last && last.budget === null ? "curve" : "calibrated");
+  const { budgetKind: picked, ...set } = draft;
+  const last = part.settings ?? part.run?.settings;
+  const base: SpliceSettings = {
+    tool: firstTool(part),
+    n_past: client.told.cache.value?.counts.next_position ?? 0,
+    context: "system",
+    contract: "fixed",
+    epsilon: 0.02,
+    repair: "leading",
+    budget: null,
+    k: part.constants.k,
+    measure: true,
+    attention: false,
+    ...last,
+    ...set,
+  };
+  const { tool, n_past: nPast, repair, k } = base;
+  const profile = client.told.agent.value?.settings.repair_budget ?? last?.budget ?? null;
+  const choice = budgetChoice(part.calibrated?.[base.context], repair, nPast, profile);
+  const wanted = picked ?? (last && last.budget === null ? "curve" : "calibrated");
   const budgetKind = choice.budget === null ? "curve" : wanted;
   const constants = { k, m: part.constants.m, rBase: part.constants.r_base };
-  const tool = draft.tool ?? last?.tool ?? firstTool(part);
-  const settings: SpliceSettings = {
-    tool,
-    n_past: nPast,
-    repair,
-    budget: budgetKind === "calibrated" ? choice.budget : null,
-    k,
-    measure: draft.measure ?? last?.measure ?? true,
-    attention: draft.attention ?? last?.attention ?? false,
-  };
+  const settings = { ...base, budget: budgetKind === "calibrated" ? choice.budget : null };
   const problem = tool === "" ? "There is no tool to splice: load a registry." : curveProblem(constants);
   const tokens = part.tools.find((row) => row.tool === tool)?.tokens ?? null;
   return { settings, budgetKind, choice, constants, problem, tokens };

@@ -27,7 +27,7 @@ function NotMeasured({ run, onMeasure, busy }: { run: SpliceRun; onMeasure: () =
   if (declined) return <Empty title={`Not measured: ${declined.reason}`}>{declined.instead}</Empty>;
   return (
     <Empty title="Not measured">
-      Drift compares the splice with a prefill of the same tokens, which costs that prefill once more.
+      Drift needs a prefill of the same tokens.
       <div>
         <Button disabled={busy} onClick={onMeasure}>
           Measure and run again
@@ -42,7 +42,7 @@ function NoAttention({ run, onCapture, busy }: { run: SpliceRun; onCapture: () =
   if (declined) return <Empty title={`Attention was declined: ${declined.reason}`}>{declined.instead}</Empty>;
   return (
     <Empty title="Attention was not captured">
-      It needs flash attention off and slows a step. Turn it on and run the splice again.
+      It needs flash attention off.
       <div>
         <Button disabled={busy} onClick={onCapture}>
           Capture attention and run again

@@ -7,9 +7,14 @@ import type { Client } from "../../client";
 import { fixed, int, percent } from "../../format";
 import type { SplicePart, SpliceRun, SpliceSettings } from "../../protocol";
 import { Box, Button, Canvas, Check, Empty, Field, NumberField, Problem, Select, StatusMark, useWidth, type Action } from "../../ui";
-import { planOf, type BudgetKind, type Draft, type Plan } from "./draft";
+import { planOf, REPAIRS, type BudgetKind, type Draft, type Plan } from "./draft";
 
-const REPAIRS = ["leading", { value: "trailing", label: "trailing (paper)" }, { value: "scattered", label: "scattered (control)" }, "none", "full"] as const;
+const CONTEXTS = [
+  { value: "system", label: "system prompt" },
+  { value: "typical", label: "typical conversations" },
+  { value: "none", label: "nothing" },
+] as const;
+const CONTRACTS = [{ value: "fixed", label: "fixed strategy" }, "exact", "bounded", "paper"] as const;
 const CURVE_HEIGHT = 150;
 /** The slider begins at 1, where the curve is undefined, so that the limit can be seen. */
 const K_RANGE = { min: 1, max: 16, step: 0.25 };
@@ -75,9 +80,7 @@ function KControl({ client, part, draft, off }: { client: Client; part: SplicePa
         <NumberField aria-label="K" value={k} digits={Number.isInteger(k) ? 0 : 2} step={0.25} width={58} disabled={off} onValue={change} />
       </div>
       {off ? (
-        <Empty title="No curve for this model" tight>
-          R(n_past) repairs a splice, and nothing is spliced here.
-        </Empty>
+        <Empty title="No curve for this model" tight />
       ) : (
         <Curve client={client} plan={plan} />
       )}
@@ -131,7 +134,7 @@ export function SettingsBox({ client, part, draft, action, onRun }: {
   const bar = client.told.bar.value;
   const blocks = part.tools.map((tool) => ({
     value: tool.tool,
-    label: `${tool.tool}${tool.tokens === null ? "" : `, ${int(tool.tokens)} tokens`}${tool.compiled ? "" : ", not compiled yet"}`,
+    label: `${tool.tool}${tool.tokens === null ? "" : `, ${int(tool.tokens)} tokens`}${tool.compiled.includes(settings.context) ? "" : ", not compiled"}`,
   }));
   return (
     <Box
@@ -164,11 +167,24 @@ export function SettingsBox({ client, part, draft, action, onRun }: {
                 onValue={(n_past) => set({ n_past: Math.round(n_past) })}
               />
             </Field>
-            <Field label="Repair">
-              <Select value={settings.repair} options={REPAIRS} onPick={(repair) => set({ repair })} disabled={off} />
+            <Field label="Compiled behind">
+              <Select value={settings.context} options={CONTEXTS} onPick={(context) => set({ context })} disabled={off} />
             </Field>
+            <Field label="Contract">
+              <Select value={settings.contract} options={CONTRACTS} onPick={(contract) => set({ contract })} disabled={off} />
+            </Field>
+            {settings.contract === "fixed" && (
+              <Field label="Repair">
+                <Select value={settings.repair} options={REPAIRS} onPick={(repair) => set({ repair })} disabled={off} />
+              </Field>
+            )}
+            {settings.contract === "bounded" && (
+              <Field label="ε, nats">
+                <NumberField value={settings.epsilon} min={1e-4} step={0.01} digits={4} disabled={off} onValue={(epsilon) => set({ epsilon })} />
+              </Field>
+            )}
           </div>
-          <BudgetField plan={plan} off={off} onPick={(budgetKind) => set({ budgetKind })} />
+          {settings.contract === "fixed" && <BudgetField plan={plan} off={off} onPick={(budgetKind) => set({ budgetKind })} />}
         </div>
         <KControl client={client} part={part} draft={draft} off={off} />
         <div class="row run">
