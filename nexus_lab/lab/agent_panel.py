@@ -89,6 +89,7 @@ class AgentPanel(Panel):
         self._logs: list[TurnLog] = []
         self._queue: list[tuple[Ticket[Turn], str]] = []
         self._conversation = 1
+        self._waiting = 0
         self._sources: tuple[int, dict[str, str]] = (0, {})
 
     def __repr__(self) -> str:
@@ -200,6 +201,13 @@ class AgentPanel(Panel):
         self.approval.withdraw()
 
     def _approval_changed(self) -> None:
+        pending = self.approval.pending
+        with self._lock:
+            if self._logs and pending is not None:
+                self._logs[-1].wait(pending.id, pending.tool.name)
+                self._waiting = pending.id
+            elif self._logs:
+                self._logs[-1].waited(self._waiting)
         self.desk.bar.waiting = self.approval.pending is not None
         self.desk.changed("agent", "bar")
 

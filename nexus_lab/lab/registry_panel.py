@@ -236,7 +236,8 @@ class RegistryPanel(Panel):
                     "command": config.shown(),
                 }
                 for config in found.servers
-            ]
+            ],
+            "problems": [str(item) for item in found.problems if item.severity is Severity.ERROR],
         }
 
     @job("starting servers")

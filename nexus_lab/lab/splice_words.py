@@ -67,7 +67,8 @@ def led_words(trial: SpliceTrial) -> tuple[str, ...]:
     words = [_asked(trial.settings), _behind(trial), _done(trial)]
     if trial.repair_declined is not None:
         words.append(f"One pass declined: {trial.repair_declined.reason}; {trial.repair_declined.instead}.")
-    if trial.settings.contract == "bounded":
+    uncalibrated = trial.declined is not None and trial.declined.code == "not_calibrated"
+    if trial.settings.contract == "bounded" and not uncalibrated:
         words += _calibrated(trial.calibration)
     return tuple(words)
 
@@ -98,7 +99,10 @@ def _done(trial: SpliceTrial) -> str:
         return "Path B: the whole block was computed."
     if not trial.repaired:
         return "Path A: spliced, nothing computed again."
-    way = "in one pass" if trial.repair_path == RepairPath.ONE_PASS else "stretch by stretch"
+    if trial.repair_path == RepairPath.ONE_PASS:
+        way = "in one pass"
+    else:
+        way = "stretch by stretch" if trial.repair_declined is not None else "in one stretch"
     share = f"{count(trial.repaired)} of {plural(trial.n_tokens, 'token')}"
     return f"Path A: spliced; {trial.plan} repair of {share}, {way}."
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent import Event, EventKind, Status
-from nexus_lab.agent.rows import FidelityRow, OpRow, RoutingRow, TurnRow
+from nexus_lab.agent.base import now_ns
+from nexus_lab.agent.rows import FidelityRow, MessageRow, OpRow, RoutingRow, TurnRow
 from nexus_lab.lab.wire import Ready, error_info, to_json
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["SpanRow", "TurnCard", "TurnLog"]
 
 _RESULT_SHOWN = 20_000
+# How the agent ends a result that it has cut.
+_CUT = re.compile(r"\n\[cut: (\d+) more tokens\]$")
 _FACTS: dict[str, Callable[[Any], str]] = {
     "margin": lambda value: f"margin {value:.4f}",
     "attempt": lambda value: f"attempt {value}",
@@ -125,12 +129,7 @@ class TurnLog:
             tokens, reason = event.attributes.get("tokens"), event.attributes.get("stop_reason")
             self.cut_at = tokens if reason == "max_tokens" and isinstance(tokens, int) else None
         for row in event.rows:
-            if isinstance(row, RoutingRow):
-                self.tool = row.tool
-            elif isinstance(row, FidelityRow):
-                self.splice = _splice(row)
-            elif isinstance(row, TurnRow):
-                self._take_row(row)
+            self._hear_row(row)
         if event.kind not in _NOT_SHOWN:
             self.spans[event.id] = self._span(event)
         if event.kind is EventKind.TURN and event.status is Status.ERROR and self.problem is None:
@@ -140,6 +139,31 @@ class TurnLog:
                 "message": str(event.contents.get("error", name)),
                 "next_step": None,
             }
+
+    def wait(self, number: int, tool: str) -> None:
+        """Begin to wait for the user's word on call `number`."""
+        began = (now_ns() - self.start_ns) / 1e6
+        self.spans[-number] = SpanRow(
+            id=-number,
+            parent=None,
+            name="approval",
+            kind="approval",
+            status=Status.RUNNING.value,
+            start_ms=began,
+            ms=None,
+            detail=f"{tool} waits for approval",
+        )
+
+    def waited(self, number: int) -> None:
+        """Say that call `number` waits no more, for whatever reason."""
+        span = self.spans.get(-number)
+        if span is not None:
+            self.spans[-number] = replace(
+                span,
+                status=Status.OK.value,
+                ms=(now_ns() - self.start_ns) / 1e6 - span.start_ms,
+                detail="waited for approval",
+            )
 
     def end(self, turn: Turn) -> None:
         """Take over what the turn itself says, which is more than its events do."""
@@ -201,6 +225,24 @@ class TurnLog:
         result = event.contents.get("result")
         if isinstance(result, str):
             self.result, self.result_is_error = result, bool(event.attributes.get("is_error"))
+
+    def _hear_row(self, row: Row) -> None:
+        if isinstance(row, RoutingRow):
+            self.tool = row.tool
+        elif isinstance(row, FidelityRow):
+            self.splice = _splice(row)
+        elif isinstance(row, TurnRow):
+            self._take_row(row)
+        elif isinstance(row, MessageRow) and row.role == "tool":
+            self._hear_result(row.text or "")
+
+    def _hear_result(self, shown: str) -> None:
+        """Say at the call how much of its result was not put before the model."""
+        cut = _CUT.search(shown)
+        calls = [span for span in self.spans.values() if span.kind == EventKind.TOOL]
+        if cut is not None and calls:
+            detail = f"{calls[-1].detail}, the last {int(cut[1]):,} tokens not shown to the model"
+            self.spans[calls[-1].id] = replace(calls[-1], detail=detail)
 
     def _take_row(self, row: TurnRow) -> None:
         self.state = row.outcome

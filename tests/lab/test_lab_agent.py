@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 from desk_tools import View, eventually
 
-from nexus_lab.agent import Status, TurnOutcome
+from nexus_lab.agent import Event, EventKind, Status, TurnOutcome
+from nexus_lab.agent.rows import MessageRow
 from nexus_lab.arguments import ArgumentsRejected
 from nexus_lab.engine import EngineError
 from nexus_lab.errors import Cancelled
 from nexus_lab.lab.approval import Approval
 from nexus_lab.lab.provenance import Said, sources_of
+from nexus_lab.lab.turn_cards import TurnLog
 from nexus_lab.lab.views import ViewLink
 from nexus_lab.lab.wire import BadRequest
 from nexus_lab.trace import read_session
@@ -230,13 +232,34 @@ def test_stop_while_an_approval_waits_withdraws_it(make_desk):
     eventually(lambda: _pending(desk))
     assert desk.parts(["bar"])["bar"]["engine"] == "waiting"
     assert _card(desk)["state"] == "waiting"
+    assert _waits(desk) == [("running", True, "echo waits for approval")]
     desk.stop()
     turn = ticket.get()
     assert turn.outcome is TurnOutcome.CANCELLED
     assert turn.result is None
     assert _pending(desk) is None
+    assert _waits(desk) == [("ok", False, "waited for approval")]
     with pytest.raises(BadRequest):
         make_desk.ask(desk)("agent.approve", allow=True, remember=False)
+
+
+def _waits(desk):
+    spans = [span for span in _card(desk)["spans"] if span["kind"] == "approval"]
+    return [(span["status"], span["ms"] is None, span["detail"]) for span in spans]
+
+
+def test_a_result_that_was_cut_for_the_model_says_so_at_its_call():
+    log = TurnLog(1, "say it", 1, 0)
+    facts = {"parent": None, "start_ns": 0, "duration_ns": 10, "status": Status.OK}
+
+    def hear(number, kind, **rest):
+        log.hear(Event(id=number, kind=kind, name="echo", **facts, **rest))
+
+    hear(4, EventKind.TOOL, attributes={"bytes": 5_200_000})
+    hear(5, EventKind.MESSAGE, rows=(MessageRow(role="tool", text="a"),))
+    assert log.card().spans[0].detail == "5,200,000 bytes"
+    hear(6, EventKind.MESSAGE, rows=(MessageRow(role="tool", text="a\n[cut: 1234567 more tokens]"),))
+    assert log.card().spans[0].detail == "5,200,000 bytes, the last 1,234,567 tokens not shown to the model"
 
 
 def test_a_stop_that_comes_before_the_question_is_not_missed():

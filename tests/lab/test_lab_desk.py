@@ -139,6 +139,11 @@ def test_listing_servers_starts_no_process(ask, files_desk, tmp_path):
     touch = ServerConfig("touch", sys.executable, ("-c", f"open({str(mark)!r}, 'w')"))
     listed = ask("registry.list_servers", text=_servers(touch, raw_config()))
     assert [entry["name"] for entry in listed["servers"]] == ["touch", "raw"]
+    assert listed["problems"] == []
+    bad = ask("registry.list_servers", text='{"mcpServers": {"bad": {"nothing": 1}}}')
+    assert bad["servers"] == []
+    assert len(bad["problems"]) == 1
+    assert "bad" in bad["problems"][0]
     assert all(source.config is None for source in files_desk.sources.all)
     ask("registry.load_text", text=_servers(touch))
     assert files_desk.sources.get("touch").state == "listed"

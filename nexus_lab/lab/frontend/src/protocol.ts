@@ -171,11 +171,12 @@ export interface ListedServer {
 }
 /** Reply of the methods that add tools: how many, and one short sentence for each that could not be read. */
 export interface LoadReply {
-  added: number;
+  /** Tools; absent where servers were only listed. */
+  added?: number;
   problems: string[];
 }
 /** Methods: `registry.tool {name}` -> ToolDetail, `registry.load_file {path}`, `registry.load_text {text}` ->
- * LoadReply; `registry.list_servers {path? text?}` -> {servers: ListedServer[]} (starts nothing);
+ * LoadReply; `registry.list_servers {path? text?}` -> LoadReply & {servers: ListedServer[]} (starts nothing);
  * `registry.start {path? text?, names}`, `registry.connect {name, command? url?}`, `registry.retry {name, line?,
  * env?}` -> LoadReply (`env` sets variables, and with null removes them; `start` without path and text starts servers that are listed already); `registry.stop {name}`. */
 

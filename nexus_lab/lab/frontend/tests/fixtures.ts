@@ -378,7 +378,7 @@ export const ANSWERS: Answers = {
     const row = REGISTRY.tools.find((tool) => tool.name === name);
     return { ...DETAIL, name, server: row?.server, read_only: row?.read_only, schema_tokens: row?.schema_tokens ?? 9, signature_tokens: row?.signature_tokens ?? 2 };
   },
-  "registry.list_servers": () => ({ servers: [{ name: "mail", transport: "stdio", command: "mail-mcp --read-only" }, { name: "wiki", transport: "http", command: "http://127.0.0.1:9000/mcp" }] }),
+  "registry.list_servers": () => ({ servers: [{ name: "mail", transport: "stdio", command: "mail-mcp --read-only" }, { name: "wiki", transport: "http", command: "http://127.0.0.1:9000/mcp" }], problems: ["bad: left out: neither command nor URL"] }),
   "routing.route": ({ request }) => ({ ...DECISION, id: "box", source: "box", turn: null, request }),
   "routing.read_requests": ({ text }) => ({ requests: String(text).split("\n").filter(Boolean) }),
   "session.compare": ({ a, b }) => ({ ...COMPARISON, a, b }),

@@ -238,7 +238,7 @@ export function spliceRun({ layers = 30, heads = 3, steps = STEPS.length }: RunS
     led: [
       "issue_write at n_past 648, contract fixed, leading, 25%",
       "Block compiled behind the system prompt, at 64.",
-      "Path A: spliced; leading repair of 108 of 431 tokens, stretch by stretch.",
+      "Path A: spliced; leading repair of 108 of 431 tokens, in one stretch.",
     ],
     profile: null,
     n_tokens: 431,

@@ -138,6 +138,8 @@ describe("loading", () => {
     await settle();
     expect(kernel.asked("registry.list_servers")).toEqual([{ path: "~/servers.json" }]);
     expect(root.textContent).toContain("mail-mcp --read-only");
+    expect(root.textContent).toContain("bad: left out: neither command nor URL");
+    expect(root.textContent).not.toContain("added");
     expect(kernel.asked("registry.start")).toEqual([]);
     expect(button(root, "Start").getAttribute("aria-disabled")).toBe("true");
     await click(field(root, /^wiki/) as unknown as HTMLElement);

@@ -58,7 +58,7 @@ function look(span: SpanRow): string {
   const kind = `${span.kind} ${span.name}`;
   if (/repair/.test(kind)) return "pat-R ed";
   if (/splice/.test(kind)) return "pat-S ed";
-  if (/repos/.test(kind) || span.kind === "cache") return "pat-P ed";
+  if (/repos|approval/.test(kind) || span.kind === "cache") return "pat-P ed";
   return "";
 }
 

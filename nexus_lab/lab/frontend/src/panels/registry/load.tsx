@@ -25,12 +25,14 @@ export function listsServers(text: string): boolean {
 }
 
 export function Loaded({ reply }: { reply: LoadReply | null }) {
-  if (!reply || reply.added === undefined) return null;
+  if (!reply?.problems) return null;
   return (
     <div class="small stack tight" role="status">
-      <StatusMark status={reply.added ? "ok" : "warn"} wrap>
-        {count(reply.added, "tool")} added
-      </StatusMark>
+      {reply.added !== undefined && (
+        <StatusMark status={reply.added ? "ok" : "warn"} wrap>
+          {count(reply.added, "tool")} added
+        </StatusMark>
+      )}
       {reply.problems.map((problem) => (
         <StatusMark key={problem} status="warn" wrap>
           {problem}
@@ -107,13 +109,13 @@ function FromServers({ client, text }: { client: Client; text?: string }) {
   const path = client.keep("registry.servers-path", "");
   const [found, setFound] = useState<{ source: Source; servers: ListedServer[] } | null>(null);
   const [reply, setReply] = useState<LoadReply | null>(null);
-  const list = useAction<{ servers: ListedServer[] }>(client, "registry.list_servers");
+  const list = useAction<LoadReply & { servers: ListedServer[] }>(client, "registry.list_servers");
   const source: Source = text === undefined ? { path: path.value.trim() } : { text };
   const empty = text === undefined ? source.path === "" : text.trim() === "";
   const read = async () => {
     if (empty || list.busy) return;
-    setReply(null);
     const result = await list.run(source);
+    setReply(result);
     setFound(result && { source, servers: result.servers });
   };
   return (
