@@ -78,7 +78,9 @@ def _asked(settings: SpliceSettings) -> str:
     if contract == "bounded":
         contract = f"bounded({settings.epsilon:g})"
     elif contract == "fixed":
-        budget = f"R(n_past), K = {settings.k:g}" if settings.budget is None else f"{settings.budget:.0%}"
+        budget = (
+            f"R(n_past), K = {settings.k:g}" if settings.budget is None else f"{_percent(settings.budget)}"
+        )
         contract = f"fixed, {settings.repair}" + (
             "" if settings.repair in ("none", "full") else f", {budget}"
         )
@@ -114,15 +116,19 @@ def _calibrated(calibration: Calibration | None) -> list[str]:
     lengths = f"{count(calibration.n_tokens_min)} to {plural(calibration.n_tokens_max, 'token')}"
     found = (
         f"Calibration: {calibration.strategy} repair, depths {count(depths[0])} to {count(depths[-1])}, "
-        f"blocks of {lengths}, {calibration.quantile:.0%} quantile."
+        f"blocks of {lengths}, {_percent(calibration.quantile)} quantile."
     )
     held = [_covered(row) for row in calibration.coverage]
     return [found, *(held or ["Its coverage was not measured."])]
 
 
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
 def _covered(row: Coverage) -> str:
-    held = f"{row.covered / row.n:.1%}" if row.n else "–"
+    held = _percent(row.covered / row.n, 1) if row.n else "–"
     return (
         f"Coverage at {number(row.epsilon)} nats, other conversations: {held} of {count(row.n)}; "
-        f"{count(row.prefilled)} prefilled, {row.recomputed:.0%} computed on average."
+        f"{count(row.prefilled)} prefilled, {_percent(row.recomputed)} computed on average."
     )

@@ -254,12 +254,12 @@ def test_the_splice_fragment_says_what_was_asked_and_what_it_led_to():
     )
     lines = trial(settings=contract, calibration=calibration).led
     assert lines[-2] == (
-        "Calibration: leading repair, depths 64 to 2,048, blocks of 100 to 500 tokens, 95% quantile."
+        "Calibration: leading repair, depths 64 to 2,048, blocks of 100 to 500 tokens, 95 % quantile."
     )
     assert lines[-1] == "Its coverage was not measured."
     held = replace(calibration, coverage=(Coverage(0.05, 400, 390, 40, 0.3),))
     assert trial(settings=contract, calibration=held).led[-1] == (
-        "Coverage at 0.0500 nats, other conversations: 97.5% of 400; 40 prefilled, 30% computed on average."
+        "Coverage at 0.0500 nats, other conversations: 97.5 % of 400; 40 prefilled, 30 % computed on average."
     )
     declined = Decline("one_pass", "patches are off", "the tokens are computed stretch by stretch")
     assert "One pass declined: patches are off" in "".join(trial(repair_declined=declined).led)

@@ -236,7 +236,7 @@ export function spliceRun({ layers = 30, heads = 3, steps = STEPS.length }: RunS
     id: "trial-1",
     settings: SETTINGS,
     led: [
-      "issue_write at n_past 648, contract fixed, leading, 25%",
+      "issue_write at n_past 648, contract fixed, leading, 25 %",
       "Block compiled behind the system prompt, at 64.",
       "Path A: spliced; leading repair of 108 of 431 tokens, in one stretch.",
     ],
