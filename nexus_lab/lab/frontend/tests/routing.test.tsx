@@ -19,6 +19,12 @@ describe("routing panel", () => {
     expect(text).toContain("41.9\u00a0ms: rerank 38.4, embed 3.1");
   });
 
+  it("names the score of a decision that no cross-encoder read", () => {
+    const candidates = DECISION.candidates.map((row) => ({ ...row, cross_encoder: null }));
+    const { root } = open({ ...PARTS, routing: { ...ROUTING, decisions: [{ ...DECISION, candidates }] } });
+    expect(root.querySelector(".verdict")!.textContent).toMatch(/stage 1 0\.\d{4}/);
+  });
+
   it("tells what stage 1 adds to cosine and words", () => {
     const row = { tool: "a", dense: 0.262, lexical: 0.072, score: 0.3484, cross_encoder: null, view: null };
     expect(gain(row, 0.5)).toBe(" with 0.050 for the server called last");
@@ -61,6 +67,8 @@ describe("routing panel", () => {
     const { root } = open();
     await type(field(root, "tau, margin threshold"), "0.05", true);
     expect(button(root, "Apply τ 0.0500")).toBeTruthy();
+    await type(field(root, "tau, margin threshold"), "1000000000", true);
+    expect(button(root, "Apply τ 2.0000")).toBeTruthy();
     await click(button(root, "Calibrated 0.0136"));
     expect(button(root, "Apply").getAttribute("aria-disabled")).toBe("true");
   });

@@ -68,9 +68,12 @@ function turns(trace: Trace): Section {
     columns: (source) => [
       words(source, "outcome", "Outcome", "96px"),
       words(source, "tool", "Tool", "minmax(120px, 1fr)"),
-      words(source, "request", "Request", "minmax(160px, 3fr)"),
+      {
+        ...words(source, "request", "Request", "minmax(160px, 3fr)"),
+        cell: (row) => textAt(source, "request", row) || "not recorded",
+      },
       seconds(source),
-      figure(source, "prompt_tokens", "Prompt tokens"),
+      { ...figure(source, "prompt_tokens", "Prompt tokens"), width: "116px" },
       figure(source, "generated_tokens", "Generated"),
     ],
   });
