@@ -67,8 +67,9 @@ def led_words(trial: SpliceTrial) -> tuple[str, ...]:
     words = [_asked(trial.settings), _behind(trial), _done(trial)]
     if trial.repair_declined is not None:
         words.append(f"One pass declined: {trial.repair_declined.reason}; {trial.repair_declined.instead}.")
-    uncalibrated = trial.declined is not None and trial.declined.code == "not_calibrated"
-    if trial.settings.contract == "bounded" and not uncalibrated:
+    # A decline for want of a calibration, or of a splice at all, has said so.
+    told = trial.declined is not None and trial.calibration is None
+    if trial.settings.contract == "bounded" and not told:
         words += _calibrated(trial.calibration)
     return tuple(words)
 
