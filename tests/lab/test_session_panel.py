@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -523,11 +522,12 @@ def test_contents_go_out_only_when_asked_for_and_redacted(desk, bundle):
             method("story/r-001", "pdf")
 
 
-def test_a_journal_that_was_taken_away_is_told(desk):
+def test_a_journal_that_was_taken_away_is_told(desk, tmp_path):
     panel = desk.panels["session"]
     desk.crew.begin_run()
     assert panel.part()["journal"]["gone"] is False
-    shutil.rmtree(desk.recorder.path)
+    # In one step, since the journal is being written.
+    desk.recorder.path.rename(tmp_path / "taken")
     assert panel.part()["journal"]["gone"] is True
     assert panel.runs[0].status_text == "no longer recorded: the journal is gone"
     desk.recorder.path.mkdir()
