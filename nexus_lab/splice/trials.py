@@ -37,6 +37,7 @@ __all__ = [
     "with_answer",
 ]
 
+
 @dataclass(frozen=True, slots=True)
 class TrialCase:
     """What is measured: a block, the prompt after it, and the tokens forced while distributions are compared.
