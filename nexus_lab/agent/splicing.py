@@ -96,7 +96,7 @@ class Splicer:
             The conversation's system prompt. Directly behind it the block is exact; it is compiled now when
             it is not there.
         typical
-            Behind more than that, a block compiled behind these is closer, where somebody has built it.
+            Behind more than that, a block compiled behind these is taken where somebody has built it.
         tool
             Name of the tool, for the record.
         """

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["TYPICAL_CONTEXTS", "TYPICAL_TOKENS", "ContextStates", "typical_context"]
 
 TYPICAL_TOKENS = 512
-"""Tokens of each typical context: behind short ones a block's drift grows with the depth it is put at."""
+"""Tokens of each typical context."""
 
 TYPICAL_CONTEXTS = 6
-"""How many of them: the mean of the rows then lies close to what further ones would give."""
+"""How many of them."""
 
 _SEED = 901
 _TURN = 4
