@@ -8,39 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign_tools import N_CASES, damaged_bytes, damaged_json, hold_to_word
+from measured import calibration_of
 
 from nexus_lab import _core
 from nexus_lab.engine import SequenceState, catalogue
 from nexus_lab.engine.gguf_file import read_gguf
 from nexus_lab.engine.rope import rope_from_gguf
 from nexus_lab.errors import NexusError
-from nexus_lab.splice import Calibration, CalibrationCell, ToolBlock, load_calibration, save_calibration
+from nexus_lab.splice import ToolBlock, load_calibration, save_calibration
 from nexus_lab.splice.library import MODEL_FILE
 from nexus_lab.splice.survey import BlockState, model_label, survey
 
 
-def _measured() -> Calibration:
-    cells = tuple(
-        CalibrationCell(depth, budget, 0.1 / (1 + budget), 0.05, 12)
-        for depth in (256, 1024)
-        for budget in (0.0, 0.25)
-    )
-    return Calibration(
-        fingerprint="ab" * 16,
-        context_hash="cd" * 16,
-        flash_attention=False,
-        strategy="leading",
-        quantile=0.95,
-        noise_floor=0.004,
-        n_tokens_min=100,
-        n_tokens_max=300,
-        cells=cells,
-    )
-
-
 @pytest.mark.usefixtures("nexus_home")
 def test_a_calibration():
-    path = save_calibration(_measured())
+    path = save_calibration(calibration_of({256: {0.0: 0.1, 0.25: 0.08}, 1024: {0.0: 0.1, 0.25: 0.08}}))
 
     def read(_path: Path) -> None:
         found = load_calibration("ab" * 16, "cd" * 16, flash_attention=False)

@@ -59,3 +59,12 @@ def files_desk(nexus_home):  # noqa: ARG001 - the user's own home stays untouche
     desk.driver.submit("ready", lambda: None).get()
     yield desk
     desk.close()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """Two runs: the whole story, and its first four turns again."""
+    from run_tools import record
+
+    path = record(tmp_path_factory.mktemp("runs") / "story")
+    return record(path, through=4, append=True, parent="r-001", note="fork of r-001")

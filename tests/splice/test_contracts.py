@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from measured import calibration_of
 
 from nexus_lab.errors import Decline
 from nexus_lab.settings import Profile
@@ -32,22 +33,7 @@ from nexus_lab.splice.strategies import Leading
 
 
 def _calibration() -> Calibration:
-    uppers = {256: {0.0: 0.08, 0.1: 0.02, 0.25: 0.01}, 1024: {0.0: 0.12, 0.1: 0.05, 0.25: 0.02}}
-    return Calibration(
-        fingerprint="ab" * 16,
-        context_hash="cd" * 16,
-        flash_attention=False,
-        strategy="leading",
-        quantile=0.95,
-        noise_floor=0.004,
-        n_tokens_min=100,
-        n_tokens_max=300,
-        cells=tuple(
-            CalibrationCell(depth, budget, upper, upper / 2, 12)
-            for depth, row in uppers.items()
-            for budget, upper in row.items()
-        ),
-    )
+    return calibration_of({256: {0.0: 0.08, 0.1: 0.02, 0.25: 0.01}, 1024: {0.0: 0.12, 0.1: 0.05, 0.25: 0.02}})
 
 
 @pytest.mark.parametrize("mode", ["splice(exact)", "splice(bounded(0.02))", "splice(paper)", "splice(fixed)"])
