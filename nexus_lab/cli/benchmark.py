@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from nexus_lab.cli._options import Json
 from nexus_lab.cli._output import console
 from nexus_lab.cli._results import show_results
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
-
-Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
 
 
 @app.command()

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from nexus_lab.cli._options import Context, Flash, Model, Threads
 from nexus_lab.cli._output import console, plain
 from nexus_lab.errors import NexusError
 
@@ -33,22 +33,11 @@ _UNITS = "kmgt"
 _LEAST_DIGITS = 6
 
 Tools = Annotated[Path | None, typer.Option("--registry", help="Tools to tell the blocks by.")]
-Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
 MaybeModel = Annotated[
     str | None,
     typer.Option("--model", help="Compare with this model; as for build. With --registry: bundled."),
 ]
 System = Annotated[str | None, typer.Option(help="System prompt; the agent's by default.")]
-Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
-Flash = Annotated[bool, typer.Option("--flash-attention", help="Use flash attention.")]
-
-
-class Context(StrEnum):
-    """What blocks are compiled behind."""
-
-    NONE = "none"
-    SYSTEM = "system"
-    TYPICAL = "typical"
 
 
 @app.command()

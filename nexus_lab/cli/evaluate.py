@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
 
+from nexus_lab.cli._options import Context, Flash, Json, Model, Threads, Trajectories, Workers
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._results import show_results, show_sweep
 from nexus_lab.errors import Cancelled, NexusError
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
-
-Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
-Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
-Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
 
 
 @contextmanager
@@ -40,9 +36,7 @@ def splice(
     cases: Annotated[
         Path | None, typer.Option(help="JSON Lines of query, gold_tool, gold_args: the calls to force.")
     ] = None,
-    trajectories: Annotated[
-        Path | None, typer.Option(help="JSON Lines of conversations to splice behind; samples by default.")
-    ] = None,
+    trajectories: Trajectories = None,
     depths: Annotated[str, typer.Option(help="Tokens before the block, with commas.")] = "256,512,1024,2048",
     strategies: Annotated[
         str, typer.Option(help="Repairs with commas; no_reanchor as an experiment.")
@@ -56,9 +50,7 @@ def splice(
     decisions: Annotated[
         str, typer.Option(help="Repairs whose decision is compared, with commas; all, or no.")
     ] = "all",
-    workers: Annotated[
-        int | None, typer.Option(help="Processes of one thread; the cores by default.")
-    ] = None,
+    workers: Workers = None,
     work: Annotated[
         Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
     ] = None,
@@ -67,7 +59,7 @@ def splice(
     resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
     attention: Annotated[bool, typer.Option(help="Compare attention rows as well.")] = False,
     proxy: Annotated[bool, typer.Option(help="Compare the K-variance proxy with the true drift.")] = False,
-    flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
+    flash_attention: Flash = False,
 ) -> None:
     """Measure fidelity and speed of splices beside the full prefill and the noise floor.
 
@@ -117,30 +109,20 @@ def _numbers(text: str) -> list[int]:
         ) from error
 
 
-class Behind(StrEnum):
-    """What blocks are compiled behind."""
-
-    NONE = "none"
-    SYSTEM = "system"
-    TYPICAL = "typical"
-
-
 @app.command()
 def calibrate(
     model: Model = "bundled",
-    context: Annotated[Behind, typer.Option(help="What blocks are compiled behind.")] = Behind.SYSTEM,
+    context: Annotated[Context, typer.Option(help="What blocks are compiled behind.")] = Context.SYSTEM,
     strategy: Annotated[str, typer.Option(help="Repair: leading, profile, trailing.")] = "leading",
-    trajectories: Annotated[
-        Path | None, typer.Option(help="Real conversations, JSON Lines; our own by default.")
-    ] = None,
+    trajectories: Trajectories = None,
     prefixes: Annotated[int, typer.Option(help="Conversations for each tool; half are kept apart.")] = 10,
-    workers: Annotated[int | None, typer.Option(help="Processes; the cores by default.")] = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None, typer.Option(help="Write here, instead of the package's data folder.")
     ] = None,
     json: Json = None,
     *,
-    flash_attention: Annotated[bool, typer.Option(help="Use flash attention.")] = False,
+    flash_attention: Flash = False,
 ) -> None:
     """Measure the bounds that the contract splice(bounded(EPSILON)) of the agent rests on."""
     from nexus_lab.bench.calibration import calibrate_agent
