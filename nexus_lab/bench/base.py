@@ -162,6 +162,13 @@ def proportion(successes: int, n: int, *, case: Mapping[str, Any], metric: str) 
     )
 
 
+def percentiles(samples: NDArray[Any]) -> tuple[float, float]:
+    """Return the bounds that leave out equal shares of resampled statistics at both ends."""
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(samples, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def bootstrap(
     values: Sequence[float] | NDArray[Any],
     statistic: Callable[..., Any],
@@ -189,8 +196,7 @@ def bootstrap(
     if sample.size > 1:
         draws = np.random.default_rng(0).integers(0, sample.size, (RESAMPLES, sample.size))
         resampled = statistic(sample[draws], axis=1)
-        tail = (1 - LEVEL) / 2
-        low, high = (float(bound) for bound in np.quantile(resampled, [tail, 1 - tail]))
+        low, high = percentiles(resampled)
     return Result(case=case, metric=metric, value=value, low=low, high=high, n=int(sample.size), unit=unit)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import LEVEL, RESAMPLES, Result
+from nexus_lab.bench.base import LEVEL, RESAMPLES, Result, percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,11 +27,7 @@ def resampled_clusters(n_clusters: int) -> NDArray[np.int64]:
 def percentile_interval(samples: NDArray[np.float64]) -> tuple[float | None, float | None]:
     """Return the bounds of a bootstrap's 95 % interval; ``None`` where no sample is finite."""
     finite = samples[np.isfinite(samples)]
-    if not finite.size:
-        return None, None
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(finite, [tail, 1 - tail])
-    return float(low), float(high)
+    return percentiles(finite) if finite.size else (None, None)
 
 
 def cluster_ratio(
@@ -57,8 +53,7 @@ def cluster_ratio(
     Result
         Without an interval when there is one cluster only. NaN when the denominator sums to 0.
     """
-    _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
-    n_clusters = int(place.max()) + 1
+    place, n_clusters = _places(clusters)
     above = np.bincount(place, np.asarray(numerator, np.float64), n_clusters)
     below = np.bincount(place, np.asarray(denominator, np.float64), n_clusters)
     low = high = None
@@ -108,9 +103,14 @@ def cluster_share(
     )
 
 
-def _design_effect(values: NDArray[np.float64], clusters: Sequence[object]) -> float:
+def _places(clusters: Sequence[object]) -> tuple[NDArray[np.intp], int]:
+    """Return the number of each cell's cluster, [n], and how many clusters there are."""
     _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
-    n, n_clusters = len(values), int(place.max()) + 1
+    return place, int(place.max()) + 1
+
+
+def _design_effect(values: NDArray[np.float64], clusters: Sequence[object]) -> float:
+    (place, n_clusters), n = _places(clusters), len(values)
     spread = float(values.var(ddof=1)) / n if n > 1 else 0.0
     if n_clusters < 2 or spread == 0:  # noqa: PLR2004 - one cluster has no spread
         return 1.0
