@@ -19,6 +19,7 @@ from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.bench.base import ResultFile, proportion
 from nexus_lab.bench.splice_grid import EngineSettings, Repair, SpliceTask, TaskKind, compile_contexts
 from nexus_lab.bench.splice_inputs import live_prefix
+from nexus_lab.bench.splice_report import SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
 from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase
 from nexus_lab.bench.sweep import Journal, run_tasks
@@ -181,7 +182,8 @@ def calibrate_agent(
         shutil.rmtree(folder, ignore_errors=True)
     # Every other conversation of a tool is kept apart.
     apart = [sample for task in done[1::2] for sample in _samples(task.rows)]
-    floor = float(np.mean([_larger_floor(task.rows, depth) for task in done for depth in plan.depths]))
+    sweep = SpliceSweep({}, [row for task in done for row in task.rows])
+    floor = float(np.mean([row["dkl_mean"] for row in sweep.floors if row["budget"] == sweep.floor_schedule]))
     calibration = Calibration.measured(
         [sample for task in done[::2] for sample in _samples(task.rows)], noise_floor=floor, **facts
     )
@@ -260,10 +262,6 @@ def _samples(rows: Sequence[dict[str, Any]]) -> list[CalibrationSample]:
             n_tokens = row["n_tokens"]
             found[row["depth"]][float(row["budget"])] = row["dkl_mean"]
     return [CalibrationSample(depth, n_tokens, dkl) for depth, dkl in sorted(found.items())]
-
-
-def _larger_floor(rows: Sequence[dict[str, Any]], depth: int) -> float:
-    return max(float(row["dkl_mean"]) for row in rows if row["kind"] == "floor" and row["depth"] == depth)
 
 
 def _trial_case(engine: Engine, system: str, case: SpliceCase) -> TrialCase:
