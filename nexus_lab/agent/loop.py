@@ -412,7 +412,7 @@ class Agent:
                     conversation,
                     block.tokens,
                     context=context,
-                    typical=self._typical,
+                    typical=lambda: self._typical,
                     tool=spec.name,
                     profile=self.profile,
                 )

@@ -22,6 +22,8 @@ from nexus_lab.splice import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -82,7 +84,7 @@ class Splicer:
         tokens: tuple[int, ...],
         *,
         context: tuple[int, ...],
-        typical: BlockContext,
+        typical: Callable[[], BlockContext],
         tool: str,
         profile: Profile,
     ) -> Spliced:
@@ -96,7 +98,8 @@ class Splicer:
             The conversation's system prompt. Directly behind it the block is exact; it is compiled now when
             it is not there.
         typical
-            Behind more than that, a block compiled behind these is taken where somebody has built it.
+            Behind more than that, a block compiled behind these is taken where somebody has built it. Asked
+            for only there, since it takes the tokenizer a while.
         tool
             Name of the tool, for the record.
         """
@@ -126,13 +129,13 @@ class Splicer:
         conversation: Conversation,
         tokens: tuple[int, ...],
         context: tuple[int, ...],
-        typical: BlockContext,
+        typical: Callable[[], BlockContext],
     ) -> tuple[ToolBlock | None, Decline | None]:
         unavailable = self._engine.declines.get("splice")
         if unavailable is not None:
             return None, unavailable
         try:
-            block = None if conversation.tokens == context else self._library.find(tokens, typical)
+            block = None if conversation.tokens == context else self._library.find(tokens, typical())
             block = block or self._library.get_or_compile(tokens, context)
         except Cancelled:
             raise
