@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         BlockContext,
         BlockLibrary,
         Calibration,
-        RepairStrategy,
         SpliceContract,
         SpliceResult,
         ToolBlock,
@@ -148,29 +147,6 @@ class _Asked:
     contract: SpliceContract
 
 
-@dataclass(frozen=True, slots=True)
-class _Budgeted:
-    """A repair strategy that is asked for this share of a block, whatever its own is."""
-
-    repair: RepairStrategy
-    budget: float
-
-    @property
-    def name(self) -> str:
-        return self.repair.name
-
-    def plan(
-        self,
-        n_tokens: int,
-        n_past: int,
-        budget: float | None = None,
-        *,
-        sensitivity: NDArray[np.float32] | None = None,
-    ) -> RepairPlan:
-        share = self.budget if budget is None else budget
-        return self.repair.plan(n_tokens, n_past, share, sensitivity=sensitivity)
-
-
 def _contract(settings: SpliceSettings, curve: float, m: int, r_base: float) -> SpliceContract:
     if settings.contract == "exact":
         return Exact()
@@ -178,7 +154,7 @@ def _contract(settings: SpliceSettings, curve: float, m: int, r_base: float) -> 
         return Bounded(settings.epsilon)
     if settings.contract == "paper":
         return Paper(settings.k, m, r_base)
-    return Fixed(_Budgeted(strategy(settings.repair), curve if settings.budget is None else settings.budget))
+    return Fixed(strategy(settings.repair), curve if settings.budget is None else settings.budget)
 
 
 def _calibration(engine: Engine, block: ToolBlock, asked: _Asked) -> Calibration | None:

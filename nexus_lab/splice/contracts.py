@@ -68,9 +68,18 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Splice, then repair as a strategy and its own budget say; nothing is promised of the result."""
+    """Splice, then repair as a strategy says; nothing is promised of the result.
+
+    Attributes
+    ----------
+    repair
+        The strategy.
+    budget
+        Fraction of the block that may be recomputed; ``None`` leaves it to the strategy.
+    """
 
     repair: RepairStrategy
+    budget: float | None = None
 
     def __str__(self) -> str:
         return "fixed"
@@ -154,7 +163,7 @@ def choose(
     if isinstance(contract, Paper):
         return Choice(Trailing(contract.k, contract.m, contract.r_base).plan(n_tokens, n_past))
     if isinstance(contract, Fixed):
-        return _fixed(contract.repair, n_tokens, n_past, sensitivity)
+        return _fixed(contract.repair, n_tokens, n_past, sensitivity, contract.budget)
     if anchored:
         return Choice(NoRepair().plan(n_tokens, n_past))
     if isinstance(contract, Exact):
