@@ -11,6 +11,7 @@ from nexus_lab._lazy import lazy_names
 
 if TYPE_CHECKING:
     from nexus_lab.engine.base import (
+        DecodeCall,
         DecodeSchedule,
         Generation,
         KvType,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "base": (
+        "DecodeCall",
         "DecodeSchedule",
         "Generation",
         "KvType",
@@ -95,6 +97,7 @@ __all__ = [
     "AttentionCapture",
     "ChatTemplateError",
     "ContextFull",
+    "DecodeCall",
     "DecodeSchedule",
     "Engine",
     "EngineClosed",

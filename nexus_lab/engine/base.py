@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nexus_lab.errors import Decline
 
 __all__ = [
+    "DecodeCall",
     "DecodeSchedule",
     "Generation",
     "KvType",
@@ -150,6 +151,32 @@ class SamplerSettings:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCall:
+    """What one call of llama.cpp computed, and what its queries cost; see `Engine.metered`.
+
+    Attributes
+    ----------
+    tokens
+        Tokens computed.
+    attended
+        KV cells that they attended to, summed over the tokens, each counting itself.
+    scanned
+        KV cells that were scanned for that: every query scans up to the highest cell in use, those of other
+        sequences and free ones below it included.
+    used
+        Cells in use afterwards, all sequences together.
+    generated
+        Whether the token was one that the model chose.
+    """
+
+    tokens: int
+    attended: int
+    scanned: int
+    used: int
+    generated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

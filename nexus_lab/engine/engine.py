@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab._core import BuddyArena
-    from nexus_lab.engine.base import Generation, ModelInfo, TokenMask
+    from nexus_lab.engine.base import DecodeCall, Generation, ModelInfo, TokenMask
     from nexus_lab.engine.loader import Loaded
     from nexus_lab.engine.patches import PatchPlan
     from nexus_lab.engine.runtime import Runtime
@@ -422,6 +422,18 @@ class Engine(ModelText):
                 on_token=on_token,
                 decode_last=decode_last,
             )
+
+    @contextmanager
+    def metered(self, meter: Callable[[DecodeCall], None]) -> Iterator[None]:
+        """Have `meter` told of every call of llama.cpp in the block, on the engine's thread.
+
+        It must return soon, and not raise.
+        """
+        self._runtime.meters.append(meter)
+        try:
+            yield
+        finally:
+            self._runtime.meters.remove(meter)
 
     # -- state --------------------------------------------------------------------------------------------
 

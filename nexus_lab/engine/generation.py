@@ -135,7 +135,7 @@ class _Loop:
         return StopReason.MAX_TOKENS if len(self._tokens) >= max_tokens else None
 
     def _append(self, token: int) -> None:
-        logits = self._runtime.prefill(self._seq, np.array([token], np.int32), logits="last")
+        logits = self._runtime.prefill(self._seq, np.array([token], np.int32), logits="last", generated=True)
         if logits is None:
             raise EngineError("a decode gave no logits", next_step="report this")
         self._logits = logits

@@ -1,7 +1,9 @@
 """Book-keeping of which sequence holds which cell, so that "does it fit?" has an answer before anything runs.
 
 llama.cpp tells a sequence's last position but neither its other positions nor how many cells are taken. All
-operations go through the engine, so its books are exact; the numbers of cells here are the ledger's own.
+operations go through the engine, so its books are exact. Cells are chosen as llama.cpp chooses them (the
+first free ones from its search head on), so that the highest one in use is known too, up to which every
+query scans.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CellLedger"]
+__all__ = ["SCAN_STEP", "CellLedger"]
 
 
 class CellLedger:
@@ -29,6 +31,7 @@ class CellLedger:
         self._holders = np.zeros(n_cells, np.int32)
         self._positions: dict[int, NDArray[np.int32]] = {}
         self._cells: dict[int, NDArray[np.int64]] = {}
+        self._head = 0
 
     @property
     def used(self) -> int:
@@ -39,6 +42,18 @@ class CellLedger:
     def free(self) -> int:
         """Cells that no sequence holds."""
         return len(self._holders) - self.used
+
+    @property
+    def top(self) -> int:
+        """Number of the highest cell in use, plus one."""
+        used = np.flatnonzero(self._holders)
+        return int(used[-1]) + 1 if len(used) else 0
+
+    @property
+    def scanned(self) -> int:
+        """Cells that each query of a decode would scan now: up to the highest in use, in whole steps."""
+        steps = -(-max(self.top, 1) // SCAN_STEP)
+        return min(len(self._holders), steps * SCAN_STEP)
 
     def positions(self, seq: int) -> NDArray[np.int32]:
         """Positions of `seq`, rising, int32 [n]; a view that is not to be written."""
@@ -62,10 +77,16 @@ class CellLedger:
         return positions[self._holders[cells] > 1]
 
     def add(self, seq: int, positions: NDArray[np.int32]) -> None:
-        """Give `seq` fresh cells at `positions`."""
-        cells = np.flatnonzero(self._holders == 0)[: len(positions)]
-        if len(cells) < len(positions):
-            raise ValueError(f"{len(positions)} cells wanted, {len(cells)} free")
+        """Give `seq` fresh cells at `positions`, in this order."""
+        n, free = len(positions), np.flatnonzero(self._holders == 0)
+        if len(free) < n:
+            raise ValueError(f"{n} cells wanted, {len(free)} free")
+        if n == 0:
+            return
+        # As llama.cpp's find_slot: on from the head, or from 0 where enough lies free before it.
+        head = 0 if self._head > self.used + 2 * n else self._head
+        cells = np.roll(free, -int(np.searchsorted(free, head)))[:n]
+        self._head = int(cells[-1]) + 1
         self._join(seq, positions, cells)
 
     def copy(self, src: int, dst: int, start: int, stop: int) -> None:
@@ -79,7 +100,11 @@ class CellLedger:
         gone = self._range(seq, start, stop)
         if gone.stop <= gone.start:
             return
-        self._holders[self._cells[seq][gone]] -= 1
+        cells = self._cells[seq][gone]
+        self._holders[cells] -= 1
+        freed = cells[self._holders[cells] == 0]
+        if len(freed):
+            self._head = min(self._head, int(freed.min()))
         self._positions[seq] = np.delete(self._positions[seq], gone)
         self._cells[seq] = np.delete(self._cells[seq], gone)
 
@@ -90,6 +115,7 @@ class CellLedger:
     def clear(self) -> None:
         """Forget everything."""
         self._holders[:] = 0
+        self._head = 0
         self._positions.clear()
         self._cells.clear()
 
@@ -129,5 +155,7 @@ def first_common(left: NDArray[np.int32], right: NDArray[np.int32]) -> int | Non
     return int(common[0]) if len(common) else None
 
 
+SCAN_STEP = 256
+"""llama.cpp rounds the cells that a graph scans up to a multiple of this."""
 _NO_POSITIONS = np.zeros(0, np.int32)
 _NO_CELLS = np.zeros(0, np.int64)

@@ -112,6 +112,31 @@ class PatchPlan:
         offsets = np.searchsorted(query[order], np.arange(n_queries + 1)).astype(np.int64)
         return offsets, np.ascontiguousarray(np.concatenate(ranges)[order])
 
+    def attended(self, held: NDArray[np.int32], first: int, n_tokens: int, begin: int) -> int:
+        """Count the cells that queries [first, first + n_tokens) attend to, summed over them.
+
+        Parameters
+        ----------
+        held
+            Positions that the sequence holds before these tokens, rising; the tokens of the prefill that came
+            before them included.
+        begin
+            Position of the prefill's first token.
+        """
+        if self.in_place and self.positions is not None:
+            behind = held[held < begin]  # what is written in place stands there, the cells of the prefill go
+            places = self.positions[first : first + n_tokens]
+            return int(np.searchsorted(behind, places, side="right").sum())
+        own = np.concatenate([held, np.arange(begin + first, begin + first + n_tokens, dtype=np.int32)])
+        seen = n_tokens * len(held) + n_tokens * (n_tokens + 1) // 2
+        for block in self.hidden:
+            queries = np.arange(max(block.first_query, first), min(block.last_query, first + n_tokens))
+            if queries.size:
+                last = np.minimum(block.last_position, begin + queries + 1)
+                lower, upper = np.searchsorted(own, block.first_position), np.searchsorted(own, last)
+                seen -= int(np.maximum(upper - lower, 0).sum())
+        return seen
+
 
 @dataclass(slots=True)
 class PatchReport:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from nexus_lab.engine.armed import ArmedPrefill
-from nexus_lab.engine.base import N_SCRATCH, N_SLOTS
+from nexus_lab.engine.base import N_SCRATCH, N_SLOTS, DecodeCall
 from nexus_lab.engine.errors import (
     ContextFull,
     EngineClosed,
@@ -66,6 +66,7 @@ class Runtime:
         self._closed = False
         self.reclaimers: list[WeakMethod[Callable[[], bool]]] = []
         self.abandoned: deque[int] = deque()
+        self.meters: list[Callable[[DecodeCall], None]] = []
         self.context = self._make(make_context)
         self.ledger = CellLedger(self.context.n_ctx)
         self.window = self.context.window
@@ -215,6 +216,7 @@ class Runtime:
         *,
         start: int | None = None,
         logits: str = "last",
+        generated: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> NDArray[np.float32] | None:
         """See `Engine.prefill`; `tokens` are checked."""
@@ -222,7 +224,7 @@ class Runtime:
         armed, self._armed = self._armed, None
         if armed is not None:
             armed.begin(self, seq, len(tokens), begin)
-        job = _Prefill(seq, tokens, begin, logits, armed)
+        job = _Prefill(seq, tokens, begin, logits, armed, generated=generated)
         try:
             for first in range(0, len(tokens), self.context.chunk_tokens):
                 self._prefill_chunk(job, first)
@@ -275,8 +277,27 @@ class Runtime:
                 if job.armed is not None:
                     job.armed.disarm(n_tokens, start)
         if status == 0:
+            held = self.ledger.positions(job.seq)
             self.ledger.add(job.seq, np.arange(start, start + n_tokens, dtype=np.int32))
+            self._meter(job, held, first, n_tokens)
         return status, tail.text()
+
+    def _meter(self, job: _Prefill, held: NDArray[np.int32], first: int, n_tokens: int) -> None:
+        if not self.meters:
+            return
+        plan = job.armed.plan if job.armed is not None else None
+        seen = n_tokens * len(held) + n_tokens * (n_tokens + 1) // 2
+        if plan is not None:
+            seen = plan.attended(held, first, n_tokens, job.begin)
+        call = DecodeCall(
+            tokens=n_tokens,
+            attended=seen,
+            scanned=n_tokens * self.ledger.scanned,
+            used=self.ledger.used,
+            generated=job.generated,
+        )
+        for meter in self.meters:
+            meter(call)
 
     def _decode_error(self, status: int, tail: str, n_tokens: int) -> EngineError | Cancelled:
         if status == _ABORTED and self.turn_lock.cancelled:
@@ -418,7 +439,7 @@ class Runtime:
         self.write_state(seq, state.buffer)
         self.ledger.remove(seq, 0, -1)
         if state.n_cells:
-            self.ledger.add(seq, np.sort(state.positions))
+            self.ledger.add(seq, state.positions)
 
     def write_state(self, seq: int, buffer: NDArray[np.uint8]) -> None:
         """Replace `seq` by the state in `buffer`; on the worker only. A refusal leaves `seq` empty."""
@@ -478,6 +499,7 @@ class _Prefill:
     begin: int
     logits: str
     armed: ArmedPrefill | None
+    generated: bool = False
     rows: list[NDArray[np.float32]] = field(default_factory=list)
 
 
