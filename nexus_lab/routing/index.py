@@ -199,11 +199,12 @@ class ToolIndex:
         scores[ids] = cosines
         return DenseScores(scores, float(cosines[0]) if n_tools == 1 else float(margin) * query.unit)
 
-    def best_view(self, name: str, query: QuantisedQuery) -> View:
-        """Return the view of the tool `name` that is nearest to the request."""
+    def best_view(self, name: str, query: QuantisedQuery) -> tuple[View, float]:
+        """Return the view of the tool `name` that is nearest to the request, and its cosine."""
         entry = self._entry(name)
         dots = np.stack(entry.rows).astype(np.int32) @ query.row.astype(np.int32)
-        return entry.views[int(dots.argmax())]
+        best = int(dots.argmax())
+        return entry.views[best], float(dots[best]) * query.unit
 
     def check_integrity(self) -> None:
         """Raise `RoutingError` when vectors, groups and views do not tally."""

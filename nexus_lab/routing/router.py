@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry import Registry, load_registry, neutralise, repair_text
-from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError
+from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError, View, ViewKind
 from nexus_lab.routing.calibration import RouterCalibration, load_calibration
 from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
 from nexus_lab.routing.scoring import SCORING, Scorer, StageScores, timed
@@ -290,8 +290,16 @@ class Router:
             score=float(stage.fused[place]),
             dense=float(stage.dense[place]),
             lexical=float(stage.lexical[place]),
-            view=self.index.best_view(name, stage.query),
+            view=self._matched(stage, place),
         )
+
+    def _matched(self, stage: StageScores, place: int) -> View:
+        """Return the view or the example of a tool that is nearest to the request."""
+        scorer = self._warm().scorer
+        view, cosine = scorer.index.best_view(stage.names[place], stage.query)
+        if stage.examples.best[place] <= cosine:
+            return view
+        return View(ViewKind.EXAMPLE, scorer.example_index.text(int(stage.examples.nearest[place])))
 
     def _settings(self, tau: float, top_k: int) -> dict[str, Any]:
         warm = self._warm()

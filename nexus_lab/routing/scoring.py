@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nexus_lab.registry import Registry, ToolSpec, neutralise
-from nexus_lab.routing.base import RoutingError, View, ViewKind
+from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.context import Reference, resolve
+from nexus_lab.routing.examples import ExampleIndex, ExampleScores
 from nexus_lab.routing.index import QuantisedQuery, ToolIndex
+from nexus_lab.routing.known import known_requests
 from nexus_lab.routing.lexical import LexicalIndex, tool_words
 from nexus_lab.routing.names import NameFinder
 from nexus_lab.routing.normalise import normalise
@@ -35,7 +37,10 @@ __all__ = ["LEXICAL_WEIGHT", "SCORING", "Scorer", "StageScores", "timed", "tools
 # and 64 %. The weight is flat between 0.3 and 0.8; reciprocal ranks do as well on the one set and worse
 # on the other, and have no margin.
 LEXICAL_WEIGHT = 0.5
-SCORING = f"cosine of views + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked requests"
+# What of the distance to its examples a tool gains: half to the nearest, half to the mean of the three
+# nearest, so that one odd example decides less.
+_EXAMPLE_WEIGHT = 0.5
+SCORING = f"cosine of views, examples + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked requests"
 # A request that refers back: share of the user's turn before it, and what a tool of the server that was
 # called last gains.
 _CONTEXT_WEIGHT = 0.3
@@ -59,6 +64,8 @@ class StageScores:
         Of the request alone, as the scan returned it.
     reference
         What the request refers back to, where it does.
+    examples
+        What the examples say, of the request alone.
     query
         The request's vector.
     times_ms
@@ -73,6 +80,7 @@ class StageScores:
     named: tuple[int, ...]
     dense_margin: float
     reference: Reference | None
+    examples: ExampleScores
     query: QuantisedQuery
     times_ms: dict[str, float] = field(default_factory=dict)
 
@@ -84,15 +92,20 @@ class Scorer:
     ----------
     embedder
         Who makes the vectors.
+    known
+        Give tools of public servers the requests that come with the package.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, *, known: bool = True) -> None:
         self.embedder = embedder
         self.index = ToolIndex(embedder.dim)
+        self.example_index = ExampleIndex(embedder.dim)
+        self._known = known
         self.lexical = LexicalIndex()
         self.registry = Registry()
         self.examples: list[tuple[str, str]] = []
         self._tools: dict[str, ToolSpec] = {}
+        self._names: tuple[str, ...] = ()
         self._finder = NameFinder((), self.registry)
 
     def apply(self, registry: Registry, on_progress: Progress | None = None) -> None:
@@ -107,7 +120,8 @@ class Scorer:
             self._put(changed[start : start + _BUILD_BATCH])
         self.lexical.fit()
         self.registry = registry
-        self._finder = NameFinder(self.index.names, registry)
+        self._names = self.index.names
+        self._finder = NameFinder(self._names, registry)
         self.examples = [pair for pair in self.examples if pair[0] in wanted]
 
     def scores(self, request: str, context: Sequence[Message] = ()) -> StageScores:
@@ -122,22 +136,25 @@ class Scorer:
             vectors = self.embedder.embed_queries(texts)
         with timed(times, "scan"):
             queries = [self.index.quantise_query(vector) for vector in vectors]
-            scans = [self.index.scan(query) for query in queries]
+            views = [self.index.scan(query).scores for query in queries]
+            examples = [self.example_index.scores(query, self._names) for query in queries]
         with timed(times, "lexical"):
             lexical = _blend([self.lexical.scores(text) for text in texts])
         with timed(times, "fuse"):
-            dense = _blend([scan.scores for scan in scans])
+            pooled = [_pooled(*pair) for pair in zip(views, examples, strict=True)]
+            dense = _blend(pooled)
             fused = dense + np.float32(LEXICAL_WEIGHT) * lexical + self._server_gain(reference)
             named = self._finder.places(request)
         return StageScores(
-            names=self.index.names,
+            names=self._names,
             normalised=matched,
             dense=dense,
             lexical=lexical,
             fused=fused,
             named=named,
-            dense_margin=scans[0].margin,
+            dense_margin=_margin(pooled[0]),
             reference=reference,
+            examples=examples[0],
             query=queries[0],
             times_ms=times,
         )
@@ -150,7 +167,7 @@ class Scorer:
                 next_step="name a tool of the registry",
             )
         if (key, request) not in self.examples:
-            self._embed_example(key, request)
+            self._embed_examples(key, [request])
             self.examples.append((key, request))
 
     def remove_example(self, request: str, key: str) -> None:
@@ -158,9 +175,11 @@ class Scorer:
         if (key, request) not in self.examples:
             raise RoutingError("there is no such example", next_step="see router.examples")
         self.examples.remove((key, request))
-        view = _example_view(request)
-        if not any(name == key and _example_view(text) == view for name, text in self.examples):
-            self.index.drop_view(key, view)
+        text = normalise(request).text
+        others = [other for name, other in self.examples if name == key]
+        others += known_requests(self._tools[key]) if self._known else ()
+        if text not in {normalise(other).text for other in others}:
+            self.example_index.drop(key, text)
 
     def check_integrity(self) -> None:
         """Raise `RoutingError` when index, words and registry do not tally."""
@@ -182,19 +201,22 @@ class Scorer:
             self._tools.pop(key, None)
             self._tools[key] = tool
             start += len(found)
-            for name, request in self.examples:
-                if name == key:
-                    self._embed_example(key, request)
+            self.example_index.drop(key)
+            given = [request for name, request in self.examples if name == key]
+            self._embed_examples(key, [*(known_requests(tool) if self._known else ()), *given])
 
     def _drop(self, key: str) -> None:
         self.index.remove(key)
+        self.example_index.drop(key)
         self.lexical.remove(key)
         del self._tools[key]
 
-    def _embed_example(self, key: str, request: str) -> None:
-        view = _example_view(request)
-        if view not in self.index.views(key):
-            self.index.extend(key, [view], self.embedder.embed_queries([view.text]))
+    def _embed_examples(self, key: str, requests: Sequence[str]) -> None:
+        texts = dict.fromkeys(normalise(request).text for request in requests)
+        known = self.example_index.texts(key)
+        new = [text for text in texts if text not in known]
+        if new:
+            self.example_index.extend(key, new, self.embedder.embed_queries(new))
 
     def _server_gain(self, reference: Reference | None) -> Floats:
         """Return float32 [n_tools]: what the tools of the server that was called last gain."""
@@ -221,8 +243,20 @@ def timed(times: dict[str, float], stage: str) -> Iterator[None]:
         times[stage] = (time.perf_counter() - start) * 1000
 
 
-def _example_view(request: str) -> View:
-    return View(ViewKind.EXAMPLE, normalise(request).text)
+def _pooled(views: Floats, examples: ExampleScores) -> Floats:
+    """Return float32 [n_tools]: the cosine of the best view, drawn towards nearer examples."""
+    nearest = np.maximum(examples.best - views, 0)
+    typical = np.maximum(examples.mean - views, 0)
+    pooled: Floats = views + np.float32(_EXAMPLE_WEIGHT) * nearest + np.float32(1 - _EXAMPLE_WEIGHT) * typical
+    return pooled
+
+
+def _margin(scores: Floats) -> float:
+    """Return the best score minus the second; the best one itself where it has no rival."""
+    if len(scores) < 2:  # noqa: PLR2004 - a rival
+        return float(scores.sum())
+    second, best = np.partition(scores, -2)[-2:]
+    return float(best - second)
 
 
 def _blend(scores: list[Floats]) -> Floats:

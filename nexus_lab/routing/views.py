@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.registry import ToolSpec
 
-__all__ = ["tool_document", "tool_views"]
+__all__ = ["choices", "tool_document", "tool_views"]
 
 _DESCRIPTION_CHARACTERS = 600
 _MAX_SENTENCES = 8
@@ -50,7 +50,7 @@ def _views(tool: ToolSpec) -> Iterator[View]:
         yield View(ViewKind.DESCRIPTION, tool_document(tool))
     for sentence in islice(_sentences(tool.description), _MAX_SENTENCES):
         yield View(ViewKind.SENTENCE, f"{name}: {sentence}")
-    for value in islice(_choices(tool), _MAX_CHOICES):
+    for value in islice(choices(tool), _MAX_CHOICES):
         yield View(ViewKind.CHOICE, f"{name} {value}")
     if tool.properties:
         parameters = [split_identifiers(key) for key in islice(tool.properties, _MAX_PARAMETERS)]
@@ -64,7 +64,8 @@ def _sentences(description: str) -> Iterator[str]:
             yield sentence
 
 
-def _choices(tool: ToolSpec) -> Iterator[str]:
+def choices(tool: ToolSpec) -> Iterator[str]:
+    """Yield the values of the argument that decides what `tool` does, where it has one."""
     for name, schema in tool.properties.items():
         values: Any = schema.get("enum") if isinstance(schema, dict) else None
         if name.lower() in _CHOOSERS and isinstance(values, list):

@@ -74,7 +74,7 @@ def test_any_sequence_of_changes_scores_as_numpy_does(steps: list[tuple[str, str
         quantised = quantise(rows, clip_of(DIM)).astype(np.int32) @ index.quantise_query(query).row.astype(
             np.int32
         )
-        assert index.best_view(best, index.quantise_query(query)) == known[int(quantised.argmax())]
+        assert index.best_view(best, index.quantise_query(query))[0] == known[int(quantised.argmax())]
 
 
 def test_quantising_clips_and_keeps_the_order():

@@ -1,0 +1,108 @@
+"""What the routing models are trained on: requests with their tool, in the pool of tools they are told from."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.routing.base import RoutingError
+from nexus_lab.routing.scoring import tools_by_key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from nexus_lab.registry import Registry, ToolSpec
+    from nexus_lab.routing.base import Message
+
+__all__ = ["Pool", "TrainingRow", "share_of", "training_pool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """A request with the tools that answer it.
+
+    Attributes
+    ----------
+    request, context
+        What is asked, and the turns before it.
+    tools
+        Names of the right tools; none where no tool of the pool fits.
+    near
+        Tools that it is easily mistaken for.
+    """
+
+    request: str
+    context: tuple[Message, ...] = ()
+    tools: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Tools that are told from one another, and requests for them."""
+
+    name: str
+    tools: Mapping[str, ToolSpec]
+    rows: tuple[TrainingRow, ...]
+
+
+def share_of(text: str) -> float:
+    """Return a fixed number in [0, 1) for `text`, by which a part of a set is kept apart."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def training_pool(
+    registry: Registry,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    without_servers: Collection[str] = (),
+    kept_apart: float = 0.0,
+) -> Pool:
+    """Return the requests of `rows` that belong to `registry`, and its tools.
+
+    Parameters
+    ----------
+    rows
+        ``request`` (or ``query``), ``context``, and ``tool`` (or ``gold_tool``, ``also_ok``); a row without a
+        tool is one that none fits, with the tools that are ``near``.
+    without_servers
+        Servers whose tools and requests take no part.
+    kept_apart
+        Share of the tools, by a hash of their names, that takes no part.
+
+    Raises
+    ------
+    RoutingError
+        When no row belongs to the registry.
+    """
+    tools = {
+        key: tool
+        for key, tool in tools_by_key(registry).items()
+        if tool.server not in without_servers and share_of(key) >= kept_apart
+    }
+    found = [row for given in rows if (row := _row(given, tools)) is not None]
+    if not found:
+        raise RoutingError(
+            f"no request belongs to {registry.name!r}",
+            next_step='give JSON Lines such as {"tool": "list_issues", "request": "What is open?"}',
+        )
+    return Pool(registry.name, tools, tuple(found))
+
+
+def _row(given: Mapping[str, Any], tools: Mapping[str, ToolSpec]) -> TrainingRow | None:
+    request = given.get("request", given.get("query"))
+    if not isinstance(request, str) or not request.strip():
+        return None
+    name = given.get("tool", given.get("gold_tool"))
+    near = _known(given.get("near"), tools)
+    context = tuple(given.get("context") or ())
+    if name is None:
+        return TrainingRow(request, context, (), near)
+    if name not in tools:
+        return None
+    return TrainingRow(request, context, (name, *_known(given.get("also_ok"), tools)), near)
+
+
+def _known(names: Sequence[str] | None, tools: Mapping[str, ToolSpec]) -> tuple[str, ...]:
+    return tuple(name for name in names or () if name in tools)

@@ -1,0 +1,121 @@
+"""Weights that come with the package: int8, without the token embeddings, which are the bundled model's.
+
+A matrix is kept as int8 with one float32 scale for each row (symmetric, so that the largest magnitude of a row
+is 127); vectors are kept as float16. A card beside the file says what they were trained on and by which
+command, and holds the SHA-256 that the file is checked against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.paths import atomic_write, home
+from nexus_lab.routing.base import RoutingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+__all__ = ["WeightsError", "pack", "read_card", "read_weights", "unpack", "weights_folder", "write_weights"]
+
+_SCALE = ".scale"
+_LEVELS = 127
+
+
+class WeightsError(RoutingError):
+    """Trained weights are missing, damaged, or belong to another model."""
+
+
+def weights_folder(name: str) -> Any:
+    """Return where the weights called `name` are: the user's own, if there are any, else the package's."""
+    own = home() / "gate" / f"{name}.safetensors"
+    return own.parent if own.is_file() else files("nexus_lab.routing").joinpath("weights")
+
+
+def pack(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return float arrays as int8 rows with scales, and float16 vectors."""
+    packed: dict[str, NDArray[Any]] = {}
+    for name, values in arrays.items():
+        if values.ndim != 2:  # noqa: PLR2004 - a matrix
+            packed[name] = values.astype(np.float16)
+            continue
+        scale = np.maximum(np.abs(values).max(axis=1), np.finfo(np.float32).tiny) / _LEVELS
+        packed[name] = np.rint(values / scale[:, None]).astype(np.int8)
+        packed[name + _SCALE] = scale.astype(np.float32)
+    return packed
+
+
+def unpack(packed: Arrays) -> dict[str, NDArray[np.float32]]:
+    """Return the float32 arrays that `pack` was given, to within half a step."""
+    whole: dict[str, NDArray[np.float32]] = {}
+    for name, values in packed.items():
+        if name.endswith(_SCALE):
+            continue
+        scale = packed.get(name + _SCALE)
+        plain = values.astype(np.float32)
+        whole[name] = plain if scale is None else plain * scale[:, None]
+    return whole
+
+
+def write_weights(folder: Path, name: str, arrays: Arrays, card: Mapping[str, Any]) -> Path:
+    """Write ``<name>.safetensors`` and its card to `folder`; the card last, so that a pair always agrees."""
+    from safetensors.numpy import save
+
+    data = save(pack(arrays))
+    path = folder / f"{name}.safetensors"
+    atomic_write(path, data)
+    told = {**card, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    atomic_write(folder / f"{name}.json", (json.dumps(told, indent=1) + "\n").encode())
+    return path
+
+
+def read_card(folder: Any, name: str) -> dict[str, Any]:
+    """Return what is known of the weights called `name`."""
+    try:
+        card = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unusable(name, str(error)) from error
+    if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
+        raise _unusable(name, "its card says no SHA-256")
+    return card
+
+
+def read_weights(folder: Any, name: str) -> dict[str, NDArray[np.float32]]:
+    """Return the float32 arrays of the weights called `name`.
+
+    Raises
+    ------
+    WeightsError
+        When the file is missing, or is not the one that its card tells of.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    card = read_card(folder, name)
+    try:
+        data = folder.joinpath(f"{name}.safetensors").read_bytes()
+    except OSError as error:
+        raise _unusable(name, str(error)) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != card["sha256"]:
+        raise _unusable(name, f"SHA-256 {digest[:16]}…, not {card['sha256'][:16]}…")
+    try:
+        return unpack(load(data))
+    except SafetensorError as error:
+        raise _unusable(name, str(error)) from error
+
+
+def _unusable(name: str, why: str) -> WeightsError:
+    return WeightsError(
+        f"the weights {name!r} cannot be used: {why}",
+        next_step="install the package again, or run nexus-lab train-gate if they are your own",
+    )
