@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
 from nexus_lab.paths import atomic_write, config_dir
+from nexus_lab.policy_text import PolicyTextError, parse_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,11 +53,12 @@ class Profile:
     repair_budget
         Fraction of the block that ``leading``, ``profile`` and ``scattered`` recompute, in [0, 1].
     policy
-        Cache policy between turns: ``full`` or ``rolling_drop`` (with `keep_responses`).
+        Cache policy between turns, with knobs where they differ from its defaults, such as ``full`` or
+        ``rolling_drop_repos(repos_every=3)``; `nexus_lab.policy_text.POLICIES` lists them.
     keep_responses
-        Tool responses that a rolling drop keeps.
+        Tool responses that a rolling drop or a trim keeps, where the policy's text does not say.
     repos
-        Re-pack positions after a drop.
+        Re-pack positions after a ``rolling_drop``.
     shadow
         Run the full prefill beside a splice, to measure it. Never part of a reported TTFT.
     seed
@@ -198,11 +200,10 @@ def _positive_number(text: str) -> bool:
 
 
 def _check_cache(profile: Profile) -> None:
-    _require(
-        profile.policy in ("full", "rolling_drop"),
-        f"unknown cache policy {profile.policy!r}",
-        "choose full or rolling_drop",
-    )
+    try:
+        parse_policy(str(profile.policy))
+    except PolicyTextError as error:
+        raise SettingsError(error.problem, next_step=error.next_step) from error
     _require(
         _is_count(profile.keep_responses, least=0),
         f"keep_responses = {profile.keep_responses!r}",

@@ -160,7 +160,7 @@ class CallWriter:
         )
         conversation.step(Append(tuple(self._engine.tokenize("}", special=False))), note="call closed")
         tell("}")
-        conversation.close_reply(f"{opening}{generation.text}}}")
+        conversation.close_reply(f"{opening}{generation.text}}}", calls=True)
         return generation.text, opened + generation.ttft_s, len(generation.tokens)
 
     def _report(self, spec: ToolSpec, plan: GrammarPlan) -> None:

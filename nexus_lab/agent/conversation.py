@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.agent.aside import ModelAside
 from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.rows import OpKind, OpRow
 from nexus_lab.agent.transcript import Transcript, join_tokens
-from nexus_lab.cache import Append, MessageSpan, ProgramRunner, Splice
+from nexus_lab.cache import Append, CacheProgram, MessageSpan, Moment, ProgramRunner, Splice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from nexus_lab.agent.base import Emitter
     from nexus_lab.agent.transcript import Piece
     from nexus_lab.cache import (
         BlockSource,
         CacheOp,
-        CacheProgram,
         OpRecord,
         Policy,
         RunResult,
         SequencePool,
         SnapshotStore,
+        TextMessage,
     )
     from nexus_lab.engine import Engine, Generation
 
 __all__ = ["Conversation", "Mark"]
+
+_THOUGHT_ENDS = "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class Mark:
     program: CacheProgram
     transcript: tuple[int, int, str]
     messages: int
+    before: tuple[Transcript, tuple[MessageSpan, ...]] | None = None
 
 
 class Conversation:
@@ -95,7 +103,7 @@ class Conversation:
                 result = self.runner.run(self.runner.program.then(Append(tokens)))
                 self.reused = result.start.tokens
                 span.set(reused=self.reused, start=result.start.kind.value)
-            self.messages.append(MessageSpan("system", 0, self.n_tokens))
+            self.messages.append(MessageSpan("system", 0, self.n_tokens, self.transcript.text(0)))
 
     @property
     def n_tokens(self) -> int:
@@ -118,6 +126,7 @@ class Conversation:
         pieces: Sequence[Piece],
         *,
         before: int | None = None,
+        reply: bool = True,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> RunResult:
         """Prefill a message and what opens the reply behind it, as one append.
@@ -126,25 +135,116 @@ class Conversation:
         ----------
         before
             First logical token of the message, where part of it is in the cache already.
+        reply
+            ``False`` leaves the reply to be opened later, with `open_reply`.
         """
         start = self.n_tokens if before is None else before
-        tokens = join_tokens(pieces)
-        header = join_tokens(self.transcript.open_reply())
+        tokens, text = join_tokens(pieces), self.transcript.text(-1)
+        header = join_tokens(self.transcript.open_reply()) if reply else ()
         with self._emitter.span(EventKind.PREFILL, role, tokens=len(tokens) + len(header)):
             result = self.step(Append(tokens + header), note=role, on_progress=on_progress)
-        self.messages.append(MessageSpan(role, start, self.n_tokens - len(header)))
+        self.messages.append(MessageSpan(role, start, self.n_tokens - len(header), text))
         return result
 
-    def close_reply(self, text: str) -> None:
-        """Close the assistant's reply; its message spans what opened it, what was generated, and this."""
-        self.step(Append(join_tokens(self.transcript.close_reply(text))), note="assistant")
-        self.messages.append(MessageSpan("assistant", self.messages[-1].stop, self.n_tokens))
+    def open_reply(self) -> None:
+        """Prefill what opens the assistant's reply."""
+        self.step(Append(join_tokens(self.transcript.open_reply())), note="reply opened")
 
-    def end_turn(self) -> None:
-        """Let the policy decide what leaves the cache."""
-        ops = self.policy.next_ops(tuple(self.messages), self.runner.snapshot.state)
-        if ops:
-            self.step(*ops, note=f"policy {self.policy.name}")
+    def close_reply(self, text: str, *, calls: bool = False) -> None:
+        """Close the assistant's reply; its message spans what opened it, what was generated, and this.
+
+        Parameters
+        ----------
+        text
+            What the assistant said; thinking in it ends with ``</think>``.
+        calls
+            Whether that is a tool call.
+        """
+        self.step(Append(join_tokens(self.transcript.close_reply(text))), note="assistant")
+        start = self.messages[-1].stop
+        self.messages.append(
+            MessageSpan("assistant", start, self.n_tokens, text, calls, self._thought(start, text))
+        )
+
+    def _thought(self, start: int, text: str) -> tuple[int, int] | None:
+        """Return the logical range up to the end of the thinking in the newest message; None without any."""
+        if _THOUGHT_ENDS not in text:
+            return None
+        tokens = self.tokens[start:]
+        for count in range(1, len(tokens) + 1):
+            if _THOUGHT_ENDS in self._engine.detokenize(tokens[:count]):
+                return start, start + count
+        return None
+
+    def force(self, text: str, *, thought: str = "", calls: bool = False) -> NDArray[np.float32]:
+        """Put a reply that is known into the cache, opened before, in one prefill.
+
+        Parameters
+        ----------
+        text
+            What the assistant says; begins with `thought`.
+        thought
+            The part of it that is thinking, or prose beside a call.
+
+        Returns
+        -------
+        float32 [n + 1, n_vocab]
+            Logits before each token of the reply, its closing markup included, and behind the last.
+        """
+        start, first = self.messages[-1].stop, self.n_tokens
+        parts = (thought, text[len(thought) :])
+        said = [self._engine.tokenize(part, special=False) if part else [] for part in parts]
+        closing = join_tokens(self.transcript.close_reply(text))
+        self._note = "assistant"
+        with self._emitter.span(EventKind.PREFILL, "assistant"):
+            logits, _ = self.runner.force((*said[0], *said[1], *closing))
+        thinking = (first, first + len(said[0])) if said[0] else None
+        self.messages.append(MessageSpan("assistant", start, self.n_tokens, text, calls, thinking))
+        return logits
+
+    def apply_policy(self) -> None:
+        """Let the policy decide what becomes of the cache; stands between two messages."""
+        edit = self.policy.decide(
+            Moment(messages=tuple(self.messages), program=self.runner.program, host=self)
+        )
+        if edit.texts is not None:
+            self.rewrite(edit.texts)
+        if edit.ops:
+            self.step(*edit.ops, note=f"policy {self.policy.name}")
+
+    @contextmanager
+    def aside(self) -> Iterator[ModelAside]:
+        """Let the model be asked something that is no part of the conversation, and leaves nothing behind."""
+        mark = self.mark()
+        try:
+            yield ModelAside(self, self._engine)
+        finally:
+            self.rewind(mark)
+
+    def rewrite(self, texts: Sequence[TextMessage]) -> RunResult:
+        """Let the conversation stand as `texts`, and prefill what follows the first change.
+
+        Nothing that was dropped before is in the cache afterwards, nor what it did to later rows.
+        """
+        transcript, old, tokens = self.transcript.restarted(), self.tokens, list[int]()
+        spans: list[MessageSpan] = []
+        for item in texts:
+            start = len(tokens)
+            rendered = join_tokens(transcript.message(item.role, item.text))
+            was = None if item.source is None else self.messages[item.source]
+            if was is not None and was.text == item.text:
+                # What was generated need not be what its text tokenises to.
+                tokens += old[was.start : was.stop]
+            else:
+                tokens += rendered
+            calls = was is not None and was.calls
+            spans.append(MessageSpan(item.role, start, len(tokens), item.text, calls))
+        self._note = f"policy {self.policy.name}"
+        with self._emitter.span(EventKind.PREFILL, "rewritten", tokens=len(tokens)) as span:
+            result = self.runner.run(CacheProgram((Append(tuple(tokens)),)))
+            span.set(reused=result.start.tokens)
+        self.transcript, self.messages = transcript, spans
+        return result
 
     def step(
         self,
@@ -181,10 +281,13 @@ class Conversation:
 
     def mark(self) -> Mark:
         """Return a mark to come back to with :meth:`rewind`."""
-        return Mark(self.runner.program, self.transcript.mark(), len(self.messages))
+        held = (self.transcript, tuple(self.messages))
+        return Mark(self.runner.program, self.transcript.mark(), len(self.messages), held)
 
     def rewind(self, mark: Mark) -> None:
-        """Undo everything since `mark`, in the cache as well."""
+        """Undo everything since `mark`, in the cache as well; also where the text was rewritten since."""
+        if mark.before is not None and mark.before[0] is not self.transcript:
+            self.transcript, self.messages = mark.before[0], list(mark.before[1])
         self.transcript.rewind(mark.transcript)
         del self.messages[mark.messages :]
         if self.runner.program != mark.program:

@@ -362,7 +362,7 @@ class Agent:
             turn.result = self._execute(turn, spec, clock)
             turn.outcome = TurnOutcome.CALLED
             self._read_result(turn, turn.result, clock, on_token)
-        self.conversation.end_turn()
+        self.conversation.apply_policy()
         turn.prompt_tokens = int(self.conversation.runner.snapshot.state.active.sum())
 
     def _route(self, request: str) -> RoutingDecision:

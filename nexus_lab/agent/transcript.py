@@ -71,11 +71,13 @@ class Transcript:
         Renders and tokenises; an :class:`nexus_lab.engine.Engine`.
     system
         System prompt; folded into the first user message where the template has no such role.
+    roles
+        What the template is known to accept; tried out by default.
     """
 
-    def __init__(self, model: ChatModel, *, system: str) -> None:
+    def __init__(self, model: ChatModel, *, system: str, roles: _Roles | None = None) -> None:
         self._model = model
-        self._roles = _probe_roles(model)
+        self._roles = roles or _probe_roles(model)
         self._texts: list[str] = []
         self._messages: list[dict[str, str]] = []
         self._rendered = ""
@@ -83,6 +85,26 @@ class Transcript:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def text(self, index: int) -> str:
+        """Return what message `index` says, without markup."""
+        content = self._messages[index]["content"]
+        return _PLACEHOLDER.sub(lambda match: self._texts[int(match[1])], content)
+
+    def restarted(self) -> Transcript:
+        """Return an empty transcript for the same model, with the same system prompt."""
+        return Transcript(self._model, system=self._system, roles=self._roles)
+
+    def message(self, role: str, text: str) -> list[Piece]:
+        """Add a whole message of any role; an assistant's with what opens and closes its reply."""
+        if role == "system":
+            self._system = text
+            return self.open()
+        if role == "assistant":
+            opening = self.open_reply()
+            said = Piece(tuple(self._model.tokenize(text, special=False)) if text else (), text)
+            return [*opening, said, *self.close_reply(text)]
+        return self.tool(text) if role == "tool" else self.user(text)
 
     def open(self) -> list[Piece]:
         """Return the pieces of the system prompt; empty where it waits for the first user message."""

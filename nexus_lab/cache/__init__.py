@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from nexus_lab.cache.base import (
+    Aside,
     BatchSchedule,
     BlockSource,
     DecodeBatch,
     DecodeKind,
+    Edit,
     MessageSpan,
+    Moment,
     OpRecord,
     Policy,
+    PolicyHost,
     RunnerError,
     RunResult,
     Start,
     StartKind,
+    TextMessage,
 )
+from nexus_lab.cache.make_policy import FunctionPolicy, make_policy
 from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, ProgramError, Repair, Repos, Splice
-from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy, make_policy
+from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.program import CacheProgram
 from nexus_lab.cache.runner import ProgramRunner
 from nexus_lab.cache.slots import SequencePool, SlotMatch, SlotUse
 from nexus_lab.cache.snapshots import DEFAULT_ARENA_BYTES, Snapshot, SnapshotStore
 from nexus_lab.cache.state import CacheState, IntegrityError, Origin, PositionRun, fold
+from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
+from nexus_lab.cache.tool_policy import ToolPolicy
+from nexus_lab.cache.tree import OpTree, ProgramTree, Tier, TreeError, TreeMatch, TreeNode
 
 __all__ = [
     "DEFAULT_ARENA_BYTES",
     "Append",
+    "Aside",
     "BatchSchedule",
     "BlockSource",
     "CacheOp",
@@ -34,16 +44,22 @@ __all__ = [
     "DecodeBatch",
     "DecodeKind",
     "Drop",
+    "Edit",
     "FullPolicy",
+    "FunctionPolicy",
     "IntegrityError",
     "MessageSpan",
+    "Moment",
     "OpKind",
     "OpRecord",
+    "OpTree",
     "Origin",
     "Policy",
+    "PolicyHost",
     "PositionRun",
     "ProgramError",
     "ProgramRunner",
+    "ProgramTree",
     "Repair",
     "Repos",
     "RollingDropPolicy",
@@ -57,6 +73,14 @@ __all__ = [
     "Splice",
     "Start",
     "StartKind",
+    "SummarisePolicy",
+    "TextMessage",
+    "Tier",
+    "ToolPolicy",
+    "TreeError",
+    "TreeMatch",
+    "TreeNode",
+    "TrimPolicy",
     "fold",
     "make_policy",
 ]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -21,17 +22,22 @@ if TYPE_CHECKING:
     from nexus_lab.errors import Decline
 
 __all__ = [
+    "Aside",
     "BatchSchedule",
     "BlockSource",
     "DecodeBatch",
     "DecodeKind",
+    "Edit",
     "MessageSpan",
+    "Moment",
     "OpRecord",
     "Policy",
+    "PolicyHost",
     "RunResult",
     "RunnerError",
     "Start",
     "StartKind",
+    "TextMessage",
 ]
 
 
@@ -269,30 +275,110 @@ class MessageSpan:
         ``system``, ``user``, ``assistant`` or ``tool``.
     start, stop
         Half-open logical range, markup of the message included.
+    text
+        What it says, without markup.
+    calls
+        Whether the assistant called a tool in it.
+    thought
+        Logical range of the assistant's thinking in it, or of its prose beside a call; None without any.
     """
 
     role: str
     start: int
     stop: int
+    text: str = ""
+    calls: bool = False
+    thought: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextMessage:
+    """A message of a conversation whose text is edited.
+
+    Attributes
+    ----------
+    source
+        Which of the messages so far it was; None for a new one. With the text of its source it keeps the very
+        tokens.
+    """
+
+    role: str
+    text: str
+    source: int | None = None
+
+
+@runtime_checkable
+class Aside(Protocol):
+    """A word with the model beside the conversation: it sees the cache, and leaves nothing there."""
+
+    def say(self, text: str) -> None:
+        """Tell the model something, as a user would."""
+        ...
+
+    def answer(self, *, max_tokens: int, schema: Mapping[str, object] | None = None) -> str:
+        """Let the model answer, under a JSON schema where one is given."""
+        ...
+
+
+@runtime_checkable
+class PolicyHost(Protocol):
+    """What a policy can ask of the conversation that it looks after."""
+
+    def aside(self) -> AbstractContextManager[Aside]:
+        """Open a word with the model; what it says is gone from the cache when the block ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a policy decides on: a point between two messages.
+
+    Attributes
+    ----------
+    messages
+        All messages so far, in order.
+    program
+        What led to the cache that holds them.
+    host
+        Gives the model a word; without one a policy that needs the model does nothing.
+    """
+
+    messages: tuple[MessageSpan, ...]
+    program: CacheProgram
+    host: PolicyHost | None = None
+
+    @property
+    def state(self) -> CacheState:
+        """The state of the cache."""
+        return self.program.layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """What a policy decided.
+
+    Attributes
+    ----------
+    ops
+        Operations to run now.
+    texts
+        The conversation as its text is to stand from now on; what follows the first change is prefilled anew,
+        without anything that was dropped before. None leaves the text.
+    """
+
+    ops: tuple[CacheOp, ...] = ()
+    texts: tuple[TextMessage, ...] | None = None
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides what happens to the cache after a message has been appended."""
+    """Decides what happens to the cache between messages."""
 
     @property
     def name(self) -> str:
         """Name under which settings and results know the policy."""
         ...
 
-    def next_ops(self, messages: Sequence[MessageSpan], state: CacheState) -> tuple[CacheOp, ...]:
-        """Return the operations to run now.
-
-        Parameters
-        ----------
-        messages
-            All messages so far, in order; the last one has just been appended.
-        state
-            The state that holds them.
-        """
+    def decide(self, moment: Moment) -> Edit:
+        """Return what is to be done now; an empty edit for nothing."""
         ...

@@ -131,14 +131,20 @@ class Executor:
         touched = np.arange(start, stop)
         return Outcome(Snapshot(target, state, rows, logits, done), op, touched, computed=touched)
 
-    def adopt(self, tokens: tuple[int, ...], logits: NDArray[np.float32], before: Snapshot) -> Outcome:
-        """Take tokens that a generation has already put on the sequence as an append."""
+    def adopt(
+        self,
+        tokens: tuple[int, ...],
+        logits: NDArray[np.float32],
+        before: Snapshot,
+        kind: DecodeKind = DecodeKind.GENERATE,
+    ) -> Outcome:
+        """Take tokens that have already been put on the sequence, one by one or at once, as an append."""
         op = Append(tokens)
         target = before.program.then(op)
         state = fold(target)
         indices = np.arange(len(before.state), len(state))
         rows = before.rows.extended(len(indices))
-        done = before.schedule.then(DecodeKind.GENERATE, len(before.state), len(indices))
+        done = before.schedule.then(kind, len(before.state), len(indices))
         return Outcome(Snapshot(target, state, rows, logits, done), op, indices, computed=indices)
 
     def _splice(self, op: Splice, before: Snapshot, target: CacheProgram, seq: int) -> Outcome:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nexus_lab.cache.base import BatchSchedule, OpRecord, RunnerError, RunResult, Start, StartKind
+from nexus_lab.cache.base import BatchSchedule, DecodeKind, OpRecord, RunnerError, RunResult, Start, StartKind
 from nexus_lab.cache.executor import Executor, Outcome
 from nexus_lab.cache.ops import Append, CacheOp, ranges_of
 from nexus_lab.cache.program import CacheProgram
@@ -24,6 +24,8 @@ from nexus_lab.errors import Cancelled, Decline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from nexus_lab._core import BuddyArena
     from nexus_lab.cache.base import BlockSource
@@ -226,6 +228,39 @@ class ProgramRunner:
                 records.append(self._record(Append(tokens), outcome, before, time.perf_counter() - began))
                 self._timeline = self._live.program
             return generation, self._result(start, records, began)
+
+    def force(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], RunResult]:
+        """Append tokens that are known, and return what the model expected before each of them.
+
+        Returns
+        -------
+        logits
+            float32 [n + 1, n_vocab], before each token and behind the last.
+        result
+            The run.
+
+        Raises
+        ------
+        RunnerError
+            When there are no logits to begin with; see `generate`.
+        ContextFull, Cancelled
+            The state before stays.
+        """
+        with self._engine.turn():
+            seq, began = self._sequence(), time.perf_counter()
+            self._recover_logits()
+            before = self._live
+            if before.logits is None:
+                raise RunnerError("there are no logits to compare with", next_step="append a token first")
+            behind = self._engine.prefill(seq, tokens, start=before.state.next_position, logits="all")
+            logits = np.concatenate([before.logits[np.newaxis], behind])
+            outcome = self._executor.adopt(tuple(tokens), logits[-1].copy(), before, DecodeKind.PREFILL)
+            self._live = outcome.after
+            start = Start(StartKind.LIVE, len(before.state), before.program.id, 0.0)
+            op = Append(tuple(tokens))
+            records = [self._record(op, outcome, before, time.perf_counter() - began)]
+            self._timeline = self._live.program
+            return logits, self._result(start, records, began)
 
     def close(self) -> None:
         """Give the sequence back; in a pool that was given, its plain prefix stays warm for others.

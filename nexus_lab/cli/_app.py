@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from nexus_lab.cli import benchmark, blocks, demo, doctor, evaluate, export, profile, registry, route, run
+from nexus_lab.cli import (
+    benchmark,
+    blocks,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    policies,
+    profile,
+    registry,
+    route,
+    run,
+)
 
 __all__ = ["app"]
 
@@ -19,6 +31,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
+app.command("policies")(policies.policies)
 app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
 app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")

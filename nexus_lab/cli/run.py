@@ -31,6 +31,10 @@ def run(
     model: Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")] = "bundled",
     n_ctx: Annotated[int, typer.Option(help="Context in tokens.")] = 4096,
     profile: Annotated[str, typer.Option(help="Named settings.")] = "default",
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Cache policy, such as rolling_drop_repos(keep_last=3); see nexus-lab policies."),
+    ] = None,
     session: Annotated[Path | None, typer.Option(help="Record into this bundle.")] = None,
     *,
     contents: Annotated[bool, typer.Option("--contents", help="Record messages too, redacted.")] = False,
@@ -44,6 +48,8 @@ def run(
     from nexus_lab.trace import SessionRecorder
 
     settings = load_profile(profile)
+    if policy is not None:
+        settings = settings.changed(policy=policy)
     chosen = _chosen(servers, start or [], command or [])
     with ExitStack() as stack:
         tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))

@@ -14,6 +14,7 @@ from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.provenance import sources_of
 from nexus_lab.lab.turn_cards import TurnCard, TurnLog
 from nexus_lab.lab.wire import BadRequest, error_info, instant, job, to_json
+from nexus_lab.policy_text import POLICIES as NAMED_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,8 @@ SCHEMA_MODES = (
     "splice(paper)",
     "splice(fixed)",
 )
-POLICIES = ("full", "rolling_drop")
+# A rolling drop has a switch of its own for repos, and a function has to be named.
+POLICIES = tuple(name for name in NAMED_POLICIES if name not in {"rolling_drop_repos", "python"})
 _SETTINGS = (
     "schema_mode",
     "policy",

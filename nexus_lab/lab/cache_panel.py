@@ -23,6 +23,7 @@ from nexus_lab.lab.cache_view import (
 from nexus_lab.lab.fork import TurnLog, fork, fork_points
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.wire import Reply, instant, job
+from nexus_lab.policy_text import POLICIES as NAMED_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 
-POLICIES = ("full", "rolling_drop", "rolling_drop_repos")
+POLICIES = tuple(name for name in NAMED_POLICIES if name != "python")
 _MOST_PIECES = 400
 T = TypeVar("T")
 

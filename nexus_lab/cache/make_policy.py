@@ -1,0 +1,160 @@
+"""From the text that names a policy to the policy, a function of the user's own included."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nexus_lab.cache.base import Edit
+from nexus_lab.cache.ops import Append, Drop, ProgramError, Repair, Repos, Splice
+from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
+from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
+from nexus_lab.cache.tool_policy import ToolPolicy
+from nexus_lab.policy_text import PolicyTextError, parse_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+
+    from nexus_lab.cache.base import Moment, Policy
+    from nexus_lab.cache.ops import CacheOp, Range
+    from nexus_lab.policy_text import PolicySpec
+
+    UserFunction: TypeAlias = Callable[[Moment], Edit | Iterable[CacheOp | Range] | None]
+
+__all__ = ["FunctionPolicy", "make_policy"]
+
+_OPS = (Append, Splice, Repair, Drop, Repos)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionPolicy:
+    """A policy that the user wrote as a function.
+
+    Attributes
+    ----------
+    function
+        Takes a `Moment`; returns an `Edit`, or operations in order, in which a pair (start, stop) stands for
+        a drop of these logical tokens; or None for nothing.
+    name
+        Name in settings and results.
+    """
+
+    function: UserFunction
+    name: str = "python"
+
+    def decide(self, moment: Moment) -> Edit:
+        """Return what the function says.
+
+        Raises
+        ------
+        ProgramError
+            When it fails, or returns something else.
+        """
+        try:
+            said = self.function(moment)
+        except Exception as error:
+            raise ProgramError(
+                f"the policy {self.name} failed: {type(error).__name__}: {error}",
+                next_step="mend the function, or choose another policy",
+            ) from error
+        if said is None or isinstance(said, Edit):
+            return said or Edit()
+        return Edit(ops=tuple(self._op(item) for item in said))
+
+    def _op(self, item: Any) -> CacheOp:
+        if isinstance(item, _OPS):
+            return item
+        try:
+            return Drop((item,))
+        except (NotImplementedError, ProgramError, TypeError) as error:
+            raise ProgramError(
+                f"the policy {self.name} returned {item!r}",
+                next_step="return operations, or pairs (start, stop) to drop",
+            ) from error
+
+
+def make_policy(
+    policy: str | PolicySpec, *, keep_last: int | None = None, repos: bool | None = None
+) -> Policy:
+    """Return the policy that a text names, such as ``rolling_drop_repos(keep_last=3,repos_every=2)``.
+
+    Parameters
+    ----------
+    policy
+        Its name and knobs; see `nexus_lab.policy_text.POLICIES`.
+    keep_last, repos
+        Settings of a session, for the rolling drops and the trim where the text does not say otherwise; with
+        `repos` a ``rolling_drop`` re-packs positions.
+
+    Raises
+    ------
+    ProgramError
+        When there is no such policy, or no such function.
+    """
+    try:
+        spec = parse_policy(policy) if isinstance(policy, str) else policy
+    except PolicyTextError as error:
+        raise ProgramError(error.problem, next_step=error.next_step) from error
+    given: dict[str, Any] = dict(spec.options)
+    if keep_last is not None and spec.name in {"rolling_drop", "rolling_drop_repos", "drop_both", "trim"}:
+        given.setdefault("keep_last", keep_last)
+    if spec.name == "rolling_drop":
+        given["repos"] = bool(repos)
+    if spec.name == "python":
+        return FunctionPolicy(_function(str(given.get("function", ""))))
+    build, defaults = _MADE_BY[spec.name]
+    return build(**{**defaults, **given})
+
+
+_MADE_BY: Mapping[str, tuple[Callable[..., Policy], Mapping[str, Any]]] = {
+    "full": (FullPolicy, {}),
+    "rolling_drop": (RollingDropPolicy, {}),
+    "rolling_drop_repos": (RollingDropPolicy, {"repos": True}),
+    "drop_reasoning": (RollingDropPolicy, {"keep_last": None, "keep_reasoning": 1}),
+    "drop_both": (RollingDropPolicy, {"keep_reasoning": 1}),
+    "summarise": (SummarisePolicy, {}),
+    "trim": (TrimPolicy, {}),
+    "agent": (ToolPolicy, {}),
+}
+
+
+def _function(where: str) -> UserFunction:
+    place, colon, name = where.rpartition(":")
+    form = "name it as python(function=file.py:name) or python(function=package.module:name)"
+    if not colon:
+        raise ProgramError(f"{where!r} names no function", next_step=form)
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        function = getattr(module, name)
+    except Exception as error:
+        raise ProgramError(
+            f"{where} cannot be used: {type(error).__name__}: {error}", next_step=form
+        ) from error
+    if not callable(function):
+        raise ProgramError(f"{where} is no function", next_step=form)
+    found: UserFunction = function
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    text = path.read_bytes()
+    name = f"nexus_lab_policy_{sha256(str(path.resolve()).encode() + text).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses of the file look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

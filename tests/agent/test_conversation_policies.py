@@ -1,0 +1,155 @@
+"""What policies do to a conversation: its cache, its text, and words with the model that leave nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nexus_lab.agent.base import Emitter
+from nexus_lab.agent.conversation import Conversation
+from nexus_lab.cache import (
+    Append,
+    CacheProgram,
+    Drop,
+    FullPolicy,
+    FunctionPolicy,
+    TextMessage,
+    make_policy,
+)
+
+pytestmark = pytest.mark.model
+
+CALL = '{"name": "find_flight", "arguments": {"to": "Milan"}}'
+
+
+@pytest.fixture
+def talk(bundled_engine):
+    """A conversation with a call, two responses and a reply, under a policy to be set."""
+    bundled_engine.clear()
+    conversation = Conversation(
+        bundled_engine, system="You book flights.", emitter=Emitter(), policy=FullPolicy()
+    )
+    conversation.open()
+    for said, text in (
+        ("user", "To Milan, please."),
+        ("call", CALL),
+        ("tool", '{"flights": [{"id": "AZ 569", "price": 120}]}'),
+        ("call", CALL),
+        ("tool", '{"flights": [{"id": "LX 1612", "price": 99}]}'),
+    ):
+        if said == "call":
+            conversation.open_reply()
+            conversation.force(f"Let me look.\n{text}", thought="Let me look.\n", calls=True)
+        else:
+            pieces = getattr(conversation.transcript, said)(text)
+            conversation.append(said, pieces, reply=False)
+    yield conversation
+    conversation.close()
+    assert bundled_engine.used_cells() == 0
+
+
+def test_forced_messages_are_spans_of_the_same_tokens(talk, bundled_engine):
+    assert [span.role for span in talk.messages] == [
+        "system", "user", "assistant", "tool", "assistant", "tool",
+    ]  # fmt: skip
+    assert [span.stop for span in talk.messages[:-1]] == [span.start for span in talk.messages[1:]]
+    assert talk.messages[-1].stop == talk.n_tokens
+    call = talk.messages[2]
+    assert call.calls
+    assert bundled_engine.detokenize(talk.tokens[slice(*call.thought)]) == "Let me look.\n"
+    assert CALL in bundled_engine.detokenize(talk.tokens[call.start : call.stop])
+    assert talk.is_plain
+
+
+def test_a_trim_prefills_from_the_first_stub_on(talk, bundled_engine):
+    calls, before = [], talk.messages
+    talk.policy = make_policy("trim(keep_last=1)")
+    with bundled_engine.metered(calls.append):
+        talk.apply_policy()
+    tokens = talk.tokens
+    assert sum(call.tokens for call in calls) == len(tokens) - _common(before, talk)
+    assert talk.messages[3].text == "[trimmed]"
+    assert "AZ 569" not in bundled_engine.detokenize(tokens)
+    assert talk.runner.program == CacheProgram((Append(tokens),))
+    assert talk.transcript.text(3) == "[trimmed]"
+    again = []
+    with bundled_engine.metered(again.append):
+        talk.apply_policy()
+    assert not again
+
+
+def _common(before, talk):
+    """Tokens up to the text of the first response, whose header both versions share."""
+    start = before[3].start
+    return start + len(talk._engine.tokenize("<|im_start|>tool\n"))
+
+
+def test_an_aside_leaves_neither_cells_nor_words(talk, bundled_engine):
+    program, text, used = talk.runner.program, talk.transcript.mark(), bundled_engine.used_cells()
+    logits = talk.runner.snapshot.logits.copy()
+    with talk.aside() as aside:
+        aside.say("Which flight is cheapest?")
+        assert aside.answer(max_tokens=24, schema={"enum": ["LX 1612", "AZ 569"]}).strip('"')[:2] in {
+            "LX", "AZ",
+        }  # fmt: skip
+        assert talk.runner.program != program
+    assert talk.runner.program == program
+    assert talk.transcript.mark() == text
+    assert bundled_engine.used_cells() == used
+    assert np.array_equal(talk.runner.snapshot.logits, logits)
+
+
+def test_a_summary_is_written_by_the_model(talk, bundled_engine):
+    told = []
+    talk.policy = make_policy("summarise(above=64,keep_last=1,max_tokens=16)")
+    with bundled_engine.metered(told.append):
+        talk.apply_policy()
+    assert 0 < sum(call.tokens for call in told if call.generated) <= 16
+    assert [span.role for span in talk.messages] == ["system", "user", "assistant", "tool"]
+    assert talk.messages[1].text.startswith("Summary of the conversation so far:\n")
+    assert talk.messages[2].calls
+    assert talk.is_plain
+    talk.open_reply()
+    talk.force("It is LX 1612.")
+    assert talk.messages[-1].stop == talk.n_tokens
+
+
+def test_the_model_is_offered_its_cache_as_a_tool(talk):
+    talk.policy = make_policy("agent(every=1,max_calls=2)")
+    before = talk.n_tokens
+    talk.apply_policy()
+    state = talk.runner.snapshot.state
+    assert talk.n_tokens == before
+    assert state.next_position == state.n_active
+    assert state.active[: talk.messages[0].stop].all()
+    assert state.active[talk.messages[-1].start :].all()
+
+
+def test_a_rewrite_forgets_what_was_dropped(talk):
+    first = talk.messages[3]
+    talk.policy = FunctionPolicy(lambda _moment: [(first.start, first.stop)])
+    talk.apply_policy()
+    assert any(isinstance(op, Drop) for op in talk.runner.program.ops)
+    kept = [i for i in range(len(talk.messages)) if i != 3]
+    talk.rewrite([TextMessage(talk.messages[i].role, talk.messages[i].text, source=i) for i in kept])
+    assert talk.is_plain
+    assert [span.role for span in talk.messages] == ["system", "user", "assistant", "assistant", "tool"]
+
+
+def test_a_rewritten_conversation_can_be_rewound(talk):
+    mark, spans, program = talk.mark(), list(talk.messages), talk.runner.program
+    talk.policy = make_policy("trim(keep_last=1)")
+    talk.apply_policy()
+    talk.rewind(mark)
+    assert talk.messages == spans
+    assert talk.runner.program == program
+    assert "AZ 569" in talk.transcript.text(3)
+
+
+def test_thinking_is_found_in_what_was_generated(talk, bundled_engine):
+    talk.open_reply()
+    talk.step(Append(tuple(bundled_engine.tokenize("<think>Cheap.</think>LX", special=False))), note="said")
+    talk.close_reply("<think>Cheap.</think>LX")
+    start, stop = talk.messages[-1].thought
+    assert start == talk.messages[-2].stop
+    assert bundled_engine.detokenize(talk.tokens[start:stop]).endswith("Cheap.</think>")
