@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,14 @@ for _name in ("COLUMNS", "LINES"):
 
 # Before any native library is loaded.
 shares.keep_to_own_cores(os.environ)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the whole run a home of the package of its own, which the processes of a run share."""
+    if not hasattr(config, "workerinput"):
+        home = tempfile.mkdtemp(prefix="nexus-lab-home-")
+        os.environ["NEXUS_LAB_HOME"] = home
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,7 +67,7 @@ def data_dir() -> Path:
 
 @pytest.fixture
 def nexus_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home of the package, so that a test leaves the user's own untouched."""
+    """An empty home of the package, for a test that changes or counts what is there."""
     monkeypatch.setenv("NEXUS_LAB_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 

@@ -17,16 +17,29 @@ from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.bench.base import ResultFile, proportion
-from nexus_lab.bench.splice_grid import EngineSettings, Repair, SpliceTask, TaskKind, compile_contexts
+from nexus_lab.bench.splice_grid import (
+    OWN_CONTEXT,
+    EngineSettings,
+    Repair,
+    SpliceTask,
+    TaskKind,
+    compile_contexts,
+)
 from nexus_lab.bench.splice_inputs import live_prefix
 from nexus_lab.bench.splice_report import SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
 from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase
 from nexus_lab.bench.sweep import Journal, run_tasks
-from nexus_lab.bench.trajectories import read_trajectories
+from nexus_lab.bench.trajectories import read_trajectories, trajectory_messages
 from nexus_lab.engine import Engine
 from nexus_lab.paths import cache_dir
-from nexus_lab.splice import Calibration, CalibrationError, CalibrationSample, TrialCase
+from nexus_lab.splice import (
+    Calibration,
+    CalibrationError,
+    CalibrationSample,
+    TrialCase,
+    kept_conversations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +48,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent.blocks import CompileContext
     from nexus_lab.bench.base import Result
+    from nexus_lab.bench.trajectories import Trajectory
     from nexus_lab.registry import ToolSpec
     from nexus_lab.splice import BlockContext
 
@@ -52,7 +66,7 @@ _PLAN_CTX = 512
 _CTX_STEP = 1024
 _ROOM = 128
 # What a sweep calls the contexts that the agent compiles behind.
-_SWEPT = {"none": "none", "system": "system", "typical": "consensus"}
+_SWEPT = {"none": "none", "system": "system", "typical": OWN_CONTEXT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,8 @@ def calibrate_agent(
     prefixes
         Conversations for each tool, an even number; every other one is kept apart.
     trajectories
-        JSON Lines of real conversations; by default sample conversations.
+        JSON Lines of real conversations; by default sample conversations. Those that the blocks are compiled
+        behind are left out.
     quantile
         Share of further conversations that is to stay under a bound.
     executor, workers, work, on_progress
@@ -144,7 +159,7 @@ def calibrate_agent(
     """
     if prefixes % 2 or not prefixes:
         raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
-    conversations = read_trajectories(trajectories) if trajectories is not None else []
+    conversations = _unseen(trajectories, context) if trajectories is not None else []
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
         behind = _context(engine, [case.tool for case in cases], system, context)
         plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
@@ -172,6 +187,7 @@ def calibrate_agent(
             depths=plan.depths,
             repairs=tuple(Repair.parse(f"{strategy}:{budget}") for budget in budgets),
             contexts=(_SWEPT[context],),
+            own=behind,
             system=system,
         )
         for number, (name, prefix) in enumerate(live)
@@ -200,6 +216,21 @@ def calibrate_agent(
         "noise_floor": floor,
     }
     return AgentCalibration(replace(calibration, coverage=coverage), tuple(apart), settings)
+
+
+def _unseen(path: Path, context: CompileContext) -> list[Trajectory]:
+    """Return the conversations of a file that the blocks were not compiled behind."""
+    found = read_trajectories(path)
+    if context != "typical":
+        return found
+    compiled = set(map(repr, kept_conversations()))
+    unseen = [each for each in found if repr(tuple(trajectory_messages(each))) not in compiled]
+    if not unseen:
+        raise CalibrationError(
+            f"the blocks are compiled behind every conversation of {path}",
+            next_step="give conversations that they are not compiled behind",
+        )
+    return unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +269,7 @@ def _plan(
 def _context(engine: Engine, tools: Sequence[ToolSpec], system: str, context: CompileContext) -> BlockContext:
     """Return what the agent compiles its blocks behind, where a sweep can compile them there, too."""
     found = block_recipes(engine, tools[:1], system=system, context=context)[0].context
-    if found.hash != compile_contexts(engine, _SWEPT[context], system).hash:
+    if found.hash != compile_contexts(engine, _SWEPT[context], system, found).hash:
         raise CalibrationError(
             "the model's chat template puts the system prompt into the first message",
             next_step="calibrate behind typical conversations",

@@ -21,6 +21,7 @@ from nexus_lab.bench.splice_grid import (
     DEFAULT_DEPTHS,
     DEFAULT_REPAIRS,
     NO_REANCHOR,
+    OWN_CONTEXT,
     EngineSettings,
     Repair,
     SpliceTask,
@@ -28,7 +29,14 @@ from nexus_lab.bench.splice_grid import (
     compile_contexts,
     known_context,
 )
-from nexus_lab.bench.splice_inputs import Subject, choose_subjects, live_prefix, read_cases, trial_case
+from nexus_lab.bench.splice_inputs import (
+    Subject,
+    choose_subjects,
+    live_prefix,
+    own_context,
+    read_cases,
+    trial_case,
+)
 from nexus_lab.bench.splice_report import SETTINGS, SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
 from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
@@ -195,7 +203,10 @@ def _planned(
         subjects = choose_subjects(
             engine, registry=registry, cases=real_calls, tools=own_tools, n_tools=n_tools
         )
-        behind = [compile_contexts(engine, name) for name in plan.contexts]
+        own, unseen = None, conversations
+        if OWN_CONTEXT in plan.contexts:
+            own, unseen = own_context(engine, conversations)
+        behind = [compile_contexts(engine, name, own=own) for name in plan.contexts]
         if not any(context.probes for context in behind):
             _refuse_profile(plan)
         longest = max(context.n_tokens for context in behind)
@@ -204,10 +215,7 @@ def _planned(
             model=model, sha256=engine.info.sha256, n_ctx=n_ctx, flash_attention=flash_attention
         )
         numbers = np.arange(len(subjects) * plan.prefixes).reshape(len(subjects), -1).tolist()
-        live = [
-            [live_prefix(engine, conversations, number, max(plan.depths)) for number in row]
-            for row in numbers
-        ]
+        live = [[live_prefix(engine, unseen, number, max(plan.depths)) for number in row] for row in numbers]
         settings = {
             "model": engine.info.name,
             "model_sha256": engine.info.sha256,
@@ -220,12 +228,13 @@ def _planned(
             "block_tokens": [len(subject.case.block) for subject in subjects],
             "forced_tokens": [len(subject.case.answer) for subject in subjects],
             "prefixes": plan.prefixes,
+            "compiled_behind": len(conversations) - len(unseen),
             "decisions": [repair.text for repair in plan.decisions],
             "flash_attention": flash_attention,
             "n_ctx": n_ctx,
             "threads": loaded.threads,
         }
-    return _tasks(plan, loaded, subjects, live), settings
+    return [replace(task, own=own) for task in _tasks(plan, loaded, subjects, live)], settings
 
 
 def _tasks(

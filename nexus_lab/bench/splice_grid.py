@@ -37,6 +37,7 @@ __all__ = [
     "DEFAULT_DEPTHS",
     "DEFAULT_REPAIRS",
     "NO_REANCHOR",
+    "OWN_CONTEXT",
     "EngineSettings",
     "Repair",
     "SpliceTask",
@@ -47,6 +48,8 @@ __all__ = [
 
 DEFAULT_DEPTHS = (256, 512, 1024, 2048)
 DEFAULT_CONTEXTS = ("none", "system", "consensus")
+OWN_CONTEXT = "own"
+"""The consensus of real conversations, other ones than those spliced behind."""
 NO_REANCHOR = "no_reanchor"
 """An experiment, not a strategy: the rows are written as they were compiled, their keys not rotated."""
 
@@ -126,8 +129,10 @@ _CONTEXTS: Mapping[str, Callable[[Engine, str], BlockContext]] = {
     "none": lambda _engine, _prompt: BlockContext(),
     "system": _system,
     "history": _history,
-    "typical": lambda engine, system: typical_context(engine, system=system, consensus=False),
-    "consensus": lambda engine, system: typical_context(engine, system=system),
+    "typical": lambda engine, system: typical_context(
+        engine, system=system, conversations=(), consensus=False
+    ),
+    "consensus": lambda engine, system: typical_context(engine, system=system, conversations=()),
 }
 
 
@@ -140,20 +145,38 @@ def known_context(name: str) -> str:
         When it is none.
     """
     kind, _, size = name.partition(":")
-    if name not in _CONTEXTS and not (kind == "history" and size.isdecimal() and int(size) > 0):
+    if name not in {*_CONTEXTS, OWN_CONTEXT} and not (
+        kind == "history" and size.isdecimal() and int(size) > 0
+    ):
         raise ResultsError(
-            f"no compile context {name!r}", next_step=f"choose among {', '.join(_CONTEXTS)}, history:TOKENS"
+            f"no compile context {name!r}",
+            next_step=f"choose among {', '.join(_CONTEXTS)}, own, history:TOKENS",
         )
     return name
 
 
-def compile_contexts(engine: Engine, name: str, system: str = SYSTEM_PROMPT) -> BlockContext:
+def compile_contexts(
+    engine: Engine, name: str, system: str = SYSTEM_PROMPT, own: BlockContext | None = None
+) -> BlockContext:
     """Return what a block is compiled behind under a name.
 
     ``none`` is the start of a context, ``system`` the chat template's system prompt, ``history`` 64 tokens
-    of a sample conversation, ``history:N`` as many as it says; ``typical`` is the first of several typical
-    contexts, with a profile from the others, and ``consensus`` the mean over all of them.
+    of a sample conversation, ``history:N`` as many as it says; ``typical`` is the first of several
+    sample conversations, with a profile from the others, and ``consensus`` the mean over all of them.
+    ``own`` is `own`: the mean over real conversations.
+
+    Raises
+    ------
+    ResultsError
+        When there is no such context, or no real conversations for ``own``.
     """
+    if name == OWN_CONTEXT:
+        if own is None:
+            raise ResultsError(
+                "no conversations of your own to compile behind",
+                next_step="give --trajectories with at least two of them",
+            )
+        return own
     kind, _, size = known_context(name).partition(":")
     return _history(engine, system, int(size)) if size else _CONTEXTS[kind](engine, system)
 
@@ -219,6 +242,8 @@ class SpliceTask:
         Rounds of the clock.
     system
         System prompt of the compile contexts.
+    own
+        What ``own`` stands for among the contexts.
     """
 
     kind: TaskKind
@@ -236,6 +261,7 @@ class SpliceTask:
     attention: bool = False
     repeats: int = 1
     system: str = SYSTEM_PROMPT
+    own: BlockContext | None = None
 
     @property
     def key(self) -> str:

@@ -12,10 +12,10 @@ from nexus_lab.agent.calling import call_opening
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.splice_decisions import call_grammar
 from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase, case_of
-from nexus_lab.bench.trajectories import stretch
+from nexus_lab.bench.trajectories import TrajectoryError, stretch, trajectory_messages
 from nexus_lab.registry import Registry, RegistryError, ToolSpec
 from nexus_lab.routing import read_rows
-from nexus_lab.splice import SYSTEM_PROMPT, TrialCase, prompt_tokens
+from nexus_lab.splice import SYSTEM_PROMPT, TrialCase, for_compiling, prompt_tokens, typical_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 
     from nexus_lab.bench.trajectories import Trajectory
     from nexus_lab.engine import Engine
+    from nexus_lab.splice import BlockContext
 
-__all__ = ["BLOCK_RANGE", "Subject", "choose_subjects", "live_prefix", "read_cases", "trial_case"]
+__all__ = [
+    "BLOCK_RANGE",
+    "Subject",
+    "choose_subjects",
+    "live_prefix",
+    "own_context",
+    "read_cases",
+    "trial_case",
+]
 
 BLOCK_RANGE = (64, 512)
 """Tokens that a block to measure has, from and to."""
@@ -225,6 +234,27 @@ def _spoken(case: SpliceCase) -> str:
         described = schema.get("description") if isinstance(schema, dict) else None
         about.append(f"The argument {name}: {described or 'a value'}.")
     return " ".join([said, *about])
+
+
+def own_context(
+    engine: Engine, trajectories: Sequence[Trajectory], *, system: str = SYSTEM_PROMPT
+) -> tuple[BlockContext, list[Trajectory]]:
+    """Return the contexts to compile behind, and the conversations that have no part in them.
+
+    Raises
+    ------
+    TrajectoryError
+        When there are too few conversations for both.
+    """
+    compiled = for_compiling(trajectories)
+    unseen = [trajectory for trajectory in trajectories if trajectory not in compiled]
+    if not compiled or not unseen:
+        raise TrajectoryError(
+            f"{len(trajectories)} conversations, and some are to compile behind and others to splice behind",
+            next_step="give at least two different ones",
+        )
+    messages = [list(trajectory_messages(trajectory)) for trajectory in compiled]
+    return typical_context(engine, system=system, conversations=messages), unseen
 
 
 def live_prefix(

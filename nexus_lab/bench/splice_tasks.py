@@ -85,7 +85,7 @@ def _blocks(engine: Engine, task: SpliceTask) -> dict[str, ToolBlock]:
     """Compile the block behind every context, and leave a context as if nothing had been compiled."""
     library = _library(engine, task)
     blocks = {
-        name: library.get_or_compile(task.case.block, compile_contexts(engine, name, task.system))
+        name: library.get_or_compile(task.case.block, compile_contexts(engine, name, task.system, task.own))
         for name in task.contexts
     }
     engine.clear()

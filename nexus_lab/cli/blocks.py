@@ -48,6 +48,13 @@ def build(
         Context, typer.Option(help="Compile behind nothing, the system prompt, or typical conversations.")
     ] = (Context.SYSTEM),
     system: System = None,
+    conversations: Annotated[
+        str | None,
+        typer.Option(
+            help="JSON Lines of your own conversations, kept as the typical ones from now on; "
+            "samples goes back to the samples."
+        ),
+    ] = None,
     quota: Annotated[str, typer.Option(help="Room for the blocks of all models, or none.")] = "4GiB",
     threads: Threads = None,
     *,
@@ -60,6 +67,8 @@ def build(
     from nexus_lab.splice import BlockLibrary, build_blocks
 
     room, tools = _quota(quota), load_registry(file).tools
+    if conversations is not None:
+        _take_conversations(conversations, context)
     if not tools:
         raise RegistryError(f"{file} lists no tools", next_step="add some with nexus-lab registry add")
     with Engine.load(model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention) as engine:
@@ -73,6 +82,24 @@ def build(
                 f"{_bytes(done.nbytes)} in {library.folder}"
             )
         )
+
+
+def _take_conversations(given: str, context: Context) -> None:
+    """Make the conversations of a file, or the samples, those that typical blocks are compiled behind."""
+    from nexus_lab.bench.trajectories import read_trajectories, trajectory_messages
+    from nexus_lab.splice import for_compiling, forget_conversations, keep_conversations
+
+    if context is not Context.TYPICAL:
+        raise NexusError(
+            f"--conversations has no part in blocks behind {context.value}",
+            next_step="add --context typical",
+        )
+    if given == "samples":
+        forget_conversations()
+        return
+    chosen = for_compiling(read_trajectories(Path(given)))
+    path = keep_conversations([list(trajectory_messages(trajectory)) for trajectory in chosen])
+    console.print(plain(f"{len(chosen)} conversations of {given} are kept in {path}"), soft_wrap=True)
 
 
 @app.command("list")

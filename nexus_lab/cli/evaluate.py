@@ -43,7 +43,9 @@ def splice(
     ] = "none,leading:0.25,trailing:0.25,trailing:R,profile:0.25,scattered:0.25,full",
     contexts: Annotated[
         str,
-        typer.Option(help="What blocks are compiled behind, with commas; also history:TOKENS, typical."),
+        typer.Option(
+            help="What blocks are compiled behind, with commas; also history:TOKENS, typical, own (of --trajectories, every other one)."
+        ),
     ] = "none,system,consensus",
     tools: Annotated[int, typer.Option(help="How many tools, in turn from every server.")] = 20,
     prefixes: Annotated[int, typer.Option(help="Live prefixes for each tool.")] = 5,

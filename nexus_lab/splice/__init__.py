@@ -30,7 +30,7 @@ from nexus_lab.splice.calibration import (
     save_calibration,
 )
 from nexus_lab.splice.compiler import BlockCompiler, CompileError
-from nexus_lab.splice.contexts import TYPICAL_CONTEXTS, TYPICAL_TOKENS, typical_context
+from nexus_lab.splice.contexts import OWN_TOKENS, TYPICAL_CONTEXTS, TYPICAL_TOKENS, typical_context
 from nexus_lab.splice.contracts import (
     Bounded,
     Choice,
@@ -41,6 +41,14 @@ from nexus_lab.splice.contracts import (
     SpliceContract,
     choose,
     parse_contract,
+)
+from nexus_lab.splice.conversations import (
+    ConversationsError,
+    for_compiling,
+    forget_conversations,
+    keep_conversations,
+    kept_conversations,
+    kept_path,
 )
 from nexus_lab.splice.curve import CURVE, CurveError, repair_count, repair_fraction
 from nexus_lab.splice.drift import DriftError, KVDrift, key_value_drift, row_drift
@@ -83,6 +91,7 @@ from nexus_lab.splice.trials import (
 __all__ = [
     "CURVE",
     "DEFAULT_QUOTA",
+    "OWN_TOKENS",
     "SYSTEM_PROMPT",
     "TYPICAL_CONTEXTS",
     "TYPICAL_TOKENS",
@@ -103,6 +112,7 @@ __all__ = [
     "Choice",
     "CompileError",
     "ContractError",
+    "ConversationsError",
     "Coverage",
     "CurveError",
     "DriftError",
@@ -144,8 +154,13 @@ __all__ = [
     "choose_for",
     "compare_logits",
     "context_hash",
+    "for_compiling",
+    "forget_conversations",
     "growing_prefix",
     "is_anchored",
+    "keep_conversations",
+    "kept_conversations",
+    "kept_path",
     "key_value_drift",
     "kl_divergence",
     "library_root",

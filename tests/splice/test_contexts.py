@@ -9,11 +9,13 @@ import pytest
 
 from nexus_lab.engine import Engine
 from nexus_lab.splice import (
+    OWN_TOKENS,
     BlockContext,
     BlockLibrary,
     RepairKind,
     Sensitive,
     TrialCase,
+    keep_conversations,
     splice_block,
     typical_context,
 )
@@ -43,6 +45,36 @@ def test_typical_contexts_are_whole_different_and_the_same_every_time(
     other = typical_context(bundled_engine, n_tokens=256, n_contexts=3, system="Be brief.")
     assert other.hash != contexts.hash
     assert not typical_context(bundled_engine, n_tokens=256, n_contexts=1).consensus
+
+
+@pytest.mark.usefixtures("nexus_home")
+def test_real_conversations_are_cut_to_lengths_and_kept_ones_are_the_default(bundled_engine: Engine):
+    talks = [
+        [
+            {"role": role, "content": f"{number} words of {role} {place}. " * 9}
+            for place in range(60)
+            for role in ("user", "assistant")
+        ]
+        for number in range(len(OWN_TOKENS) + 1)
+    ]
+    context = typical_context(bundled_engine, conversations=talks)
+    lengths = [len(tokens) for tokens in (context.tokens, *context.probes)]
+    for found, most in zip(lengths, (*OWN_TOKENS, OWN_TOKENS[0]), strict=True):
+        assert most - 100 < found <= most
+    turn_end = bundled_engine.tokenize("<|im_end|>\n")
+    assert list(context.tokens[-len(turn_end) :]) == turn_end
+    assert context.consensus
+    samples = typical_context(bundled_engine)
+    keep_conversations(talks)
+    assert typical_context(bundled_engine) == context
+    assert typical_context(bundled_engine, conversations=()) == samples
+
+
+def test_a_conversation_whose_first_message_is_too_long_leaves_the_system_prompt(bundled_engine: Engine):
+    talk = [{"role": "user", "content": "word " * 5000}]
+    context = typical_context(bundled_engine, conversations=[talk, talk])
+    assert bundled_engine.detokenize(list(context.tokens)).rstrip().endswith("user did not give.")
+    assert context.probes == ()
 
 
 def test_a_consensus_is_the_mean_and_its_profile_names_what_moves(
