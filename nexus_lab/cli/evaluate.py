@@ -44,7 +44,8 @@ def splice(
     contexts: Annotated[
         str,
         typer.Option(
-            help="What blocks are compiled behind, with commas; also history:TOKENS, typical, own (of --trajectories, every other one)."
+            help="What blocks are compiled behind, with commas; also history:TOKENS, typical, "
+            "and own, which is every other one of --trajectories."
         ),
     ] = "none,system,consensus",
     tools: Annotated[int, typer.Option(help="How many tools, in turn from every server.")] = 20,
