@@ -11,6 +11,8 @@ TORCH_INDEX ?=
 # Mutated inputs that `make fuzz` gives to the native readers, and where their generator starts.
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
+# Random operations on the op tree that `make fuzz` does under each sanitizer.
+TREE_OPS ?= 1000000
 # Processes that share the Python tests; each loads the models for itself.
 WORKERS ?= auto
 LLAMA := $(shell sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)",/\1/p' pyproject.toml)
@@ -29,7 +31,8 @@ help:
 	@echo "make views   rebuild the workbench's views and the JupyterLab extension (needs node and npm)"
 	@echo "make notebooks  run the notebooks and keep their outputs"
 	@echo "make lint    ruff, mypy, clang-format"
-	@echo "make fuzz    give a million damaged files and states to the readers, under the sanitizers"
+	@echo "make fuzz    a million damaged files and states for the readers, and as many random operations on the"
+	@echo "             op tree, under the sanitizers"
 	@echo "make bench   measure the scan, the signatures and the splice into results/"
 	@echo "make clean   remove what was built"
 
@@ -93,6 +96,10 @@ fuzz: setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH" && cd $(CURDIR)/src_cpp && \
 	  cmake --preset asan >/dev/null && cmake --build --preset asan --target fuzz_readers
 	build/asan/tests/fuzz_readers $(FUZZ_CASES) $(FUZZ_SEED)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" && cd $(CURDIR)/src_cpp && for preset in asan tsan; do \
+	  cmake --preset $$preset >/dev/null && cmake --build --preset $$preset --target test_op_tree && \
+	  $(CURDIR)/build/$$preset/tests/test_op_tree $(TREE_OPS) || exit 1; \
+	done
 	NEXUS_FUZZ=2000 $(BIN)/python -m pytest --timeout 0 tests/test_foreign_bytes.py
 
 bench: setup

@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import typing
 import typing_extensions
-__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'Int8Matrix', 'L0Arena', 'LayerLayout', 'StateLayout', 'align_state', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'quantize_rows', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'scan_kernels', 'set_state_positions', 'state_key', 'state_value', 'write_block']
+__all__: list[str] = ['ArenaBuffer', 'ArenaFull', 'BlockFile', 'BlockHeader', 'BuddyArena', 'EvalBridge', 'FormatError', 'Int8Matrix', 'L0Arena', 'LayerLayout', 'OpTree', 'StateLayout', 'align_state', 'build_state', 'core_version', 'cpu_features', 'parse_state', 'quantize_rows', 'rope_factors_hash', 'rope_frequencies', 'rope_kernels', 'rotate_keys', 'scan_kernels', 'set_state_positions', 'state_key', 'state_value', 'write_block']
 class EvalBridge:
     """
     Native evaluation and abort callbacks of one llama.cpp context.
@@ -249,6 +249,66 @@ class BlockFile:
         """
     @property
     def tokens(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+class OpTree:
+    """
+    Cache programs as a radix tree that shares their common beginnings.
+    
+    Programs are int32 words in canonical form; a node's number stays while it is an entry. Tiers are bits: 1 live,
+    2 host, 4 disk. Any thread may call.
+    """
+    def __init__(self, max_words: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def check_integrity(self) -> None:
+        """
+        Raise RuntimeError when the structure contradicts itself.
+        """
+    def counters(self) -> dict[str, int]:
+        ...
+    def evict(self) -> int:
+        """
+        Forget the longest unlocked program that was used longest ago; returns its former node, or -1.
+        """
+    def insert(self, words: numpy.typing.NDArray[numpy.int32], tier: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Make the program an entry in a tier and return its node; raises ArenaFull, and changes nothing then.
+        """
+    def lock(self, node: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Keep a node and everything above it.
+        """
+    def match(self, words: numpy.typing.NDArray[numpy.int32]) -> tuple[int, int, int, int, int, int, bool]:
+        """
+        The longest beginning of the program that is in the tree, which counts as used now.
+        
+        Returns (node, words of it that matched, tokens, whole operations, tokens of the append after them, deepest entry
+        on the way or -1, whether all of the program is in the tree).
+        """
+    def path(self, node: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
+        """
+        Nodes from below the root to this one.
+        """
+    def program(self, node: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Words of the program that ends at a node, int32.
+        """
+    def remove(self, entry: typing.SupportsInt | typing.SupportsIndex, tier: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Take an entry out of a tier; what only led to it goes.
+        """
+    def source(self, node: typing.SupportsInt | typing.SupportsIndex, tiers: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        An entry in one of the tiers that only appends and splices behind the node, or -1.
+        """
+    def survey(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        int64 [nodes, 10], parents before children.
+        
+        Columns: node, parent, kind (-1 for the root), first token, tokens, tokens that every longest program through it
+        has dropped, locks at or below it, tiers of the entry that ends there, tiers of the entries at or below it that
+        have not dropped all of its tokens, logical time of the last use.
+        """
+    def unlock(self, node: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
 class Int8Matrix:
     """

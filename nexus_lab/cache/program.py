@@ -24,9 +24,12 @@ from nexus_lab.cache.ops import (
     ranges_of,
 )
 from nexus_lab.cache.state import EMPTY_STATE, CacheState, advance
+from nexus_lab.cache.words import encode_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
 __all__ = ["CacheProgram"]
 
@@ -136,6 +139,13 @@ class CacheProgram:
         for op in self._canonical[-1:]:
             digest.update(encode_op(op))
         return digest.hexdigest()
+
+    @cached_property
+    def words(self) -> NDArray[np.int32]:
+        """The canonical operations as int32 words, what the tree of programs compares."""
+        words = encode_words(self._canonical, self._layout.tokens)
+        words.flags.writeable = False
+        return words
 
     def prefix(self, n: int) -> CacheProgram:
         """Return the first `n` operations, as issued.

@@ -40,6 +40,21 @@ def signatures(
 
 
 @app.command()
+def tree(
+    programs: Annotated[
+        list[int] | None, typer.Option(min=1, help="Programs in the tree; 100, 1,000 and 10,000 by default.")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Time longest matches over cached programs beside a radix tree in Python."""
+    from nexus_lab.bench import tree as bench
+
+    with console.status("matching"):
+        result = bench.run(programs=tuple(programs or bench.PROGRAMS))
+    show_results(result, json)
+
+
+@app.command()
 def lab(
     events: Annotated[
         int, typer.Option(min=100, help="Events of the session whose export is opened.")

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module) {
     nexus::bindings::register_arena(module);
     nexus::bindings::register_block(module);
     nexus::bindings::register_cpu(module);
+    nexus::bindings::register_op_tree(module);
     nexus::bindings::register_rope(module);
     nexus::bindings::register_scan(module);
     nexus::bindings::register_state(module);

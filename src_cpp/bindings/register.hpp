@@ -8,6 +8,7 @@ void register_arena(pybind11::module_& module);
 void register_block(pybind11::module_& module);
 void register_cpu(pybind11::module_& module);
 void register_errors(pybind11::module_& module);
+void register_op_tree(pybind11::module_& module);
 void register_rope(pybind11::module_& module);
 void register_scan(pybind11::module_& module);
 void register_state(pybind11::module_& module);
