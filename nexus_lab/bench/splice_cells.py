@@ -83,12 +83,12 @@ class Cell:
         self._engine, self._seq, self._task = engine, seq, task
         self._case = task.case
         self._depth = engine.pos_max(seq) + 1
-        self._ttft_s, self._block_s = self._time_prefill()
         self._continuation: tuple[int, ...] = ()
         self._greedy_n = 0
         self._decision: Decision | None = None
         with left_as_it_was(engine, seq):
-            self._reference = self._see(self._prefilled(), opening=True, decisions=bool(task.decisions))
+            first, self._block_s, self._ttft_s = self._prefilled()
+            self._reference = self._see(first, opening=True, decisions=bool(task.decisions))
 
     def rows(self, blocks: Mapping[str, ToolBlock]) -> Iterator[Row]:
         """Yield a row for each repair and compile context, then those of the noise floor.
@@ -105,19 +105,13 @@ class Cell:
 
     # -- the runs -----------------------------------------------------------------------------------------
 
-    def _time_prefill(self) -> tuple[float, float]:
-        """Seconds of a prefill of block and rest together, and of the block alone."""
-        seconds = []
-        for tokens in (self._case.block + self._case.rest, self._case.block):
-            with left_as_it_was(self._engine, self._seq):
-                started = perf_counter()
-                self._engine.prefill(self._seq, tokens, logits="last")
-                seconds.append(perf_counter() - started)
-        return seconds[0], seconds[1]
-
-    def _prefilled(self) -> NDArray[np.float32]:
+    def _prefilled(self) -> tuple[NDArray[np.float32], float, float]:
+        """Prefill block and rest; returns the logits, and the seconds until each of the two was done."""
+        started = perf_counter()
         self._engine.prefill(self._seq, self._case.block, logits="none")
-        return logits_of(self._engine, self._seq, self._case.rest, "last")
+        block_s = perf_counter() - started
+        first = logits_of(self._engine, self._seq, self._case.rest, "last")
+        return first, block_s, perf_counter() - started
 
     def _repaired(self, block: ToolBlock, context: str, repair: Repair) -> Row:
         with self._engine.turn(), left_as_it_was(self._engine, self._seq):
@@ -166,7 +160,7 @@ class Cell:
         engine.restore_state(state.take(order), seq)
         try:
             with left_as_it_was(engine, seq):
-                return self._see(self._prefilled(), decisions=bool(self._task.decisions))
+                return self._see(self._prefilled()[0], decisions=bool(self._task.decisions))
         finally:
             engine.restore_state(state, seq)
 

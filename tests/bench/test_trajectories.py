@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from nexus_lab.bench.splice_inputs import own_context
 from nexus_lab.bench.trajectories import TrajectoryError, read_trajectories, stretch, trajectory_messages
 
 
@@ -61,6 +62,21 @@ def test_stretches_are_exact_and_differ(path):
     assert all(len(tokens) == 60 for _, tokens in found)
     with pytest.raises(TrajectoryError, match="10000 are wanted"):
         stretch(Words(), talks, 0, 10_000)
+
+
+def test_what_blocks_are_compiled_behind_and_what_they_are_measured_behind_have_nothing_in_common(path):
+    with path.open("a") as file:
+        file.writelines(f"\n{json.dumps(conversation(name, 3))}" for name in ("c", "a"))
+    talks = read_trajectories(path)
+    context, unseen = own_context(Words(), talks)
+    # The fourth is the first once more.
+    assert [talk.name for talk in unseen] == ["b"]
+    text = " ".join(map(str, context.tokens + sum(context.probes, ())))
+    assert "a asks" in text
+    assert "c asks" in text
+    assert "b asks" not in text
+    with pytest.raises(TrajectoryError, match="1 conversations"):
+        own_context(Words(), talks[:1])
 
 
 @pytest.mark.parametrize(

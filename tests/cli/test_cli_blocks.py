@@ -110,6 +110,19 @@ def test_a_context_of_its_own_makes_blocks_of_their_own(shell: Shell):
     assert "4 blocks" in listed
 
 
+def test_conversations_of_ones_own_are_kept_and_make_blocks_of_their_own(shell: Shell, tmp_path: Path):
+    shell.write(TOOLS[:1])
+    talks = tmp_path / "talks.jsonl"
+    turns = [{"role": "user", "content": "Where is my bag?"}, {"role": "assistant", "content": "In Oslo."}]
+    talks.write_text("\n".join(json.dumps({"id": n, "messages": turns[: 1 + n % 2]}) for n in range(3)))
+    said = shell.build("--context", "typical", "--conversations", talks)
+    assert "2 conversations" in said
+    assert "1 compiled" in said
+    assert "1 there before" in shell.build("--context", "typical")
+    assert "1 compiled" in shell.build("--context", "typical", "--conversations", "samples")
+    assert not (shell.home / "conversations.jsonl").exists()
+
+
 def test_a_list_shows_what_each_block_is(built: Shell):
     listed = built.run("list", "--registry", built.tools)
     header, *rows = [line.split() for line in listed.splitlines() if line.strip()]
@@ -191,6 +204,8 @@ def test_a_clean_keeps_to_what_was_named(built: Shell, tmp_path: Path):
         (("clean", "--quota", "much"), "4GiB"),
         (("build", "nowhere.json"), "nowhere.json"),
         (("build", "{tools}", "--quota", "1kB"), "larger quota"),
+        (("build", "{tools}", "--conversations", "samples"), "--context typical"),
+        (("build", "{tools}", "--context", "typical", "--conversations", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_a_next_step(shell: Shell, words: tuple[str, ...], expected: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.bench.calibration import calibrate_agent
 from nexus_lab.bench.splice_tools import SPLICE_CASES
 from nexus_lab.engine import Engine
-from nexus_lab.splice import Calibration, CalibrationError, load_calibration, save_calibration
+from nexus_lab.splice import (
+    Calibration,
+    CalibrationError,
+    keep_conversations,
+    load_calibration,
+    save_calibration,
+)
 
 pytestmark = pytest.mark.model
 
@@ -50,6 +57,16 @@ def test_half_of_the_conversations_give_the_bounds_and_half_hold_them(
     )
     assert stored == calibration
     assert Calibration.from_dict(calibration.to_dict()) == calibration
+
+
+@pytest.mark.usefixtures("nexus_home")
+def test_conversations_that_blocks_are_compiled_behind_calibrate_nothing(tmp_path: Path):
+    talk = {"id": "a", "messages": [{"role": "user", "content": "Where is my bag?"}]}
+    path = tmp_path / "talks.jsonl"
+    path.write_text(json.dumps(talk))
+    keep_conversations([talk["messages"]])
+    with pytest.raises(CalibrationError, match="compiled behind every conversation"):
+        calibrate_agent(cases=SPLICE_CASES[:1], context="typical", trajectories=path, prefixes=2)
 
 
 def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():

@@ -12,13 +12,20 @@ import pytest
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.splice import splice_sweep
 from nexus_lab.bench.splice_decisions import Decision, call_grammar, decide, decide_like, settled_decision
-from nexus_lab.bench.splice_grid import EngineSettings, Repair, SpliceTask, TaskKind, compile_contexts
+from nexus_lab.bench.splice_grid import (
+    EngineSettings,
+    Repair,
+    SpliceTask,
+    TaskKind,
+    compile_contexts,
+    known_context,
+)
 from nexus_lab.bench.splice_inputs import choose_subjects, read_cases, trial_case
 from nexus_lab.bench.splice_proxy import preceding_variance, rank_correlation
 from nexus_lab.bench.splice_tools import SPLICE_CASES, case_of
 from nexus_lab.engine import Engine
 from nexus_lab.registry import Registry, ToolSpec
-from nexus_lab.splice import TrialCase
+from nexus_lab.splice import BlockContext, TrialCase
 
 
 @pytest.mark.parametrize(
@@ -70,6 +77,16 @@ def test_a_key_stands_for_all_that_determines_the_rows_and_for_no_more():
         replace(task, attention=True),
     ]
     assert len({other.key for other in others} | {task.key}) == 1 + len(others)
+
+
+def test_conversations_of_ones_own_are_taken_where_there_are_any():
+    own = BlockContext((1, 2), ((3,),), consensus=True)
+    assert compile_contexts(None, known_context("own"), own=own) is own
+    with pytest.raises(ResultsError, match="of your own") as error:
+        compile_contexts(None, "own")
+    assert "--trajectories" in error.value.next_step
+    with pytest.raises(ResultsError, match="no compile context"):
+        known_context("their")
 
 
 def test_a_tool_known_by_its_schema_alone_gets_a_request_and_an_answer():
