@@ -14,16 +14,19 @@ from nexus_lab.cache.base import (
     OpRecord,
     Policy,
     PolicyHost,
+    Restored,
     RunnerError,
     RunResult,
     Start,
     StartKind,
     TextMessage,
 )
+from nexus_lab.cache.disk import DEFAULT_DISK_BYTES, DiskInUse, SnapshotDisk
 from nexus_lab.cache.make_policy import FunctionPolicy, make_policy
 from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, ProgramError, Repair, Repos, Splice
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.residency import Residency, residency
 from nexus_lab.cache.runner import ProgramRunner
 from nexus_lab.cache.slots import SequencePool, SlotMatch, SlotUse
 from nexus_lab.cache.snapshots import DEFAULT_ARENA_BYTES, Snapshot, SnapshotStore
@@ -34,6 +37,7 @@ from nexus_lab.cache.tree import OpTree, ProgramTree, Tier, TreeError, TreeMatch
 
 __all__ = [
     "DEFAULT_ARENA_BYTES",
+    "DEFAULT_DISK_BYTES",
     "Append",
     "Aside",
     "BatchSchedule",
@@ -43,6 +47,7 @@ __all__ = [
     "CacheState",
     "DecodeBatch",
     "DecodeKind",
+    "DiskInUse",
     "Drop",
     "Edit",
     "FullPolicy",
@@ -62,6 +67,8 @@ __all__ = [
     "ProgramTree",
     "Repair",
     "Repos",
+    "Residency",
+    "Restored",
     "RollingDropPolicy",
     "RunResult",
     "RunnerError",
@@ -69,6 +76,7 @@ __all__ = [
     "SlotMatch",
     "SlotUse",
     "Snapshot",
+    "SnapshotDisk",
     "SnapshotStore",
     "Splice",
     "Start",
@@ -83,4 +91,5 @@ __all__ = [
     "TrimPolicy",
     "fold",
     "make_policy",
+    "residency",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "OpRecord",
     "Policy",
     "PolicyHost",
+    "Restored",
     "RunResult",
     "RunnerError",
     "Start",
@@ -224,6 +225,25 @@ class Start:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How missing state was computed again at once.
+
+    Attributes
+    ----------
+    passes
+        Prefills that took several operations each.
+    tokens
+        Tokens they computed, those included that had been dropped at the end.
+    declined
+        Why some operations had to be done one by one all the same.
+    """
+
+    passes: int = 0
+    tokens: int = 0
+    declined: Decline | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """What a run left behind.
@@ -248,6 +268,8 @@ class RunResult:
         One record per operation executed by this run.
     seconds
         Wall time, snapshots included.
+    restored
+        Of a run at once, how it went.
     """
 
     seq: int
@@ -258,6 +280,7 @@ class RunResult:
     start: Start
     records: tuple[OpRecord, ...]
     seconds: float
+    restored: Restored | None = None
 
     @property
     def declined(self) -> tuple[Decline, ...]:

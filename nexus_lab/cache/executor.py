@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from nexus_lab.cache.base import BatchSchedule, DecodeKind
+from nexus_lab.cache.base import BatchSchedule, DecodeKind, OpRecord
 from nexus_lab.cache.ops import Append, CacheOp, Drop, Repair, Repos, Splice, ranges_of
 from nexus_lab.cache.rows import RowMover
 from nexus_lab.cache.snapshots import Snapshot
@@ -54,6 +54,31 @@ class Outcome:
     computed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rotations: int = 0
     declined: Decline | None = None
+
+    def record(self, op: CacheOp, before: Snapshot, **facts: Any) -> OpRecord:
+        """Return the record of `op`, which led from `before` to this.
+
+        Parameters
+        ----------
+        facts
+            What else the record says: times, cells, reused tokens, why no snapshot was kept.
+        """
+        after = self.after.state
+        places = after.positions[self.touched]
+        return OpRecord(
+            index=len(before.program),
+            op=op,
+            executed=self.executed,
+            state_id=self.after.program.id,
+            parent_id=before.program.id,
+            state=after,
+            ranges=ranges_of(self.touched.tolist()),
+            positions=ranges_of(places[places >= 0].tolist()),
+            tokens=len(self.touched),
+            rotations=self.rotations,
+            declined=self.declined,
+            **facts,
+        )
 
 
 class Executor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.cache.ops import ranges_of
-from nexus_lab.cache.snapshots import RowChunk
+from nexus_lab.cache.row_map import RowChunk
 from nexus_lab.cache.state import IntegrityError
 from nexus_lab.engine.errors import ContextFull
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab._core import BuddyArena
-    from nexus_lab.cache.snapshots import RowMap, Snapshot, SnapshotStore
+    from nexus_lab.cache.row_map import RowMap
+    from nexus_lab.cache.snapshots import Snapshot, SnapshotStore
     from nexus_lab.cache.state import CacheState
     from nexus_lab.engine import Engine, SequenceState
 

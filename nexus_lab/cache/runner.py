@@ -10,20 +10,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nexus_lab.cache.base import BatchSchedule, DecodeKind, OpRecord, RunnerError, RunResult, Start, StartKind
+from nexus_lab.cache.base import (
+    BatchSchedule,
+    DecodeKind,
+    OpRecord,
+    Restored,
+    RunnerError,
+    RunResult,
+    Start,
+    StartKind,
+)
 from nexus_lab.cache.executor import Executor, Outcome
-from nexus_lab.cache.ops import Append, CacheOp, ranges_of
+from nexus_lab.cache.ops import Append, CacheOp
 from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.restore import PASSED, passes, run_pass
+from nexus_lab.cache.row_map import RowMap
 from nexus_lab.cache.rows import RowMover
 from nexus_lab.cache.slots import SequencePool
-from nexus_lab.cache.snapshots import ARENA_FULL, RowMap, Snapshot, SnapshotStore
-from nexus_lab.cache.start import plan_start
+from nexus_lab.cache.snapshots import ARENA_FULL, Snapshot, SnapshotStore
+from nexus_lab.cache.start import StartPlan, plan_start
 from nexus_lab.cache.state import fold
 from nexus_lab.engine.errors import ContextFull, EngineClosed
 from nexus_lab.errors import Cancelled, Decline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -86,6 +97,7 @@ class ProgramRunner:
         weakref.finalize(self, self.pool.abandon, self._lease).atexit = False
         self._live = _empty()
         self._timeline = CacheProgram()
+        self._restored: Restored | None = None
 
     # -- what is there --------------------------------------------------------------------------------------
 
@@ -122,6 +134,7 @@ class ProgramRunner:
         *,
         seq: int | None = None,
         schedule: BatchSchedule | None = None,
+        at_once: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> RunResult:
         """Bring the state of `program` about, from whatever is nearest to it.
@@ -138,6 +151,9 @@ class ProgramRunner:
             current one, or leases one.
         schedule
             Batch boundaries to repeat, so that a second run gives the same bits in the same cells.
+        at_once
+            Compute appends with drops between them in one prefill: faster where they are short, and the same
+            but for the cells they stand in. States between them are not kept.
         on_progress
             Called with tokens done and tokens in all during each prefill.
 
@@ -151,10 +167,11 @@ class ProgramRunner:
         with self._engine.turn():
             if seq is not None:
                 self._borrow(seq)
+            self._restored = Restored() if at_once else None
             try:
                 return self._reach(program, schedule, on_progress)
             finally:
-                self._timeline = self._live.program
+                self._timeline, self._restored = self._live.program, None
 
     def step(self, *ops: CacheOp, on_progress: Callable[[int, int], None] | None = None) -> RunResult:
         """Execute further operations at the cursor; what the timeline held behind it is forgotten."""
@@ -299,7 +316,8 @@ class ProgramRunner:
                 start, rest = self._begin(program, records)
             else:
                 start = self._started(StartKind.LIVE, began)
-            records.extend(self._execute(op, schedule) for op in rest)
+            for group in [(op,) for op in rest] if self._restored is None else passes(rest, self._live.state):
+                records.extend(self._execute_each(group, schedule))
             self._recover_logits()
         except BaseException:
             self._check_sequence()
@@ -317,9 +335,9 @@ class ProgramRunner:
         """Put the nearest state on the sequence; returns it and the operations that are left."""
         began = time.perf_counter()
         seq = self._sequence()
-        plan = plan_start(program, self._live.program, self.store, self.pool)
-        if plan.kind is StartKind.SNAPSHOT:
-            self._bring(plan.prefix, seq)
+        plan, snapshot = self._plan(program)
+        if snapshot is not None:
+            self._bring(snapshot, plan.prefix, seq)
         elif plan.match is not None:
             records.append(self._share(plan.match, plan.prefix, seq))
         elif plan.kind is StartKind.EMPTY and self._live.program.ops:
@@ -328,10 +346,20 @@ class ProgramRunner:
             self._shorten(plan.prefix, seq)
         return self._started(plan.kind, began), plan.rest
 
-    def _bring(self, program: CacheProgram, seq: int) -> None:
-        snapshot = self.store.find(program.id)
-        if snapshot is None:
-            raise RunnerError(f"no snapshot of {program!r}", next_step="report this")
+    def _plan(self, program: CacheProgram) -> tuple[StartPlan, Snapshot | None]:
+        """Choose where to begin, and fetch the snapshot when that is one; a damaged one is no longer kept."""
+        store: SnapshotStore | None = self.store
+        tried: CacheProgram | None = None
+        while True:
+            plan = plan_start(program, self._live.program, store, self.pool)
+            snapshot = self.store.bring(plan.prefix) if plan.kind is StartKind.SNAPSHOT else None
+            if snapshot is not None or plan.kind is not StartKind.SNAPSHOT:
+                return plan, snapshot
+            if plan.prefix == tried:
+                store = None  # it is still there, but memory has no room for it
+            tried = plan.prefix
+
+    def _bring(self, snapshot: Snapshot, program: CacheProgram, seq: int) -> None:
         self._rows.bring(snapshot, self._live, seq)
         self._settle(replace(snapshot, program=program), seq)
 
@@ -358,6 +386,39 @@ class ProgramRunner:
         lacking = indices[~match.rows.present(indices)]
         outcome = Outcome(self._live, program.ops[0], indices, computed=lacking)
         return self._record(program.ops[0], outcome, _empty(), time.perf_counter() - began, reused=len(state))
+
+    def _execute_each(self, ops: Sequence[CacheOp], schedule: BatchSchedule | None) -> Iterator[OpRecord]:
+        """Execute one of `passes`, at once where it has several operations and that can be done."""
+        done = [] if len(ops) == 1 else self._execute_pass(tuple(ops))
+        yield from done or (self._execute(op, schedule) for op in ops)
+
+    def _execute_pass(self, ops: tuple[CacheOp, ...]) -> list[OpRecord]:
+        """Execute `ops` as one prefill; returns nothing when it was declined."""
+        began, before, seq = time.perf_counter(), self._live, self._sequence()
+        restored = self._restored or Restored()
+        outcomes = run_pass(
+            ops,
+            before,
+            seq,
+            engine=self._engine,
+            rows=self._rows,
+            on_progress=self._executor.on_progress,
+        )
+        if isinstance(outcomes, Decline):
+            self._restored = replace(restored, declined=outcomes)
+            return []
+        seconds = time.perf_counter() - began
+        self._live = outcomes[-1].after  # done, even if keeping it is interrupted
+        n_tokens = len(self._live.state) - len(before.state)
+        self._restored = replace(restored, passes=restored.passes + 1, tokens=restored.tokens + n_tokens)
+        records = []
+        for op, outcome in zip(ops[:-1], outcomes[:-1], strict=True):
+            part = len(outcome.after.state) - len(before.state)
+            facts = {"seconds": seconds * part / n_tokens, "cells_used": self._engine.used_cells()}
+            records.append(self._told(outcome.record(op, before, snapshot_declined=PASSED, **facts)))
+            before = outcome.after
+        part = len(outcomes[-1].after.state) - len(before.state)
+        return [*records, self._record(ops[-1], outcomes[-1], before, seconds * part / n_tokens)]
 
     def _execute(self, op: CacheOp, schedule: BatchSchedule | None) -> OpRecord:
         began = time.perf_counter()
@@ -405,25 +466,18 @@ class ProgramRunner:
         after = replace(after, rows=rows)
         # The shared first part of an append has no logits: it is no state to come back to.
         declined = self._settle(after, seq, keep=not reused)
-        places = after.state.positions[outcome.touched]
-        record = OpRecord(
-            index=len(before.program),
-            op=op,
-            executed=outcome.executed,
-            state_id=after.program.id,
-            parent_id=before.program.id,
-            state=after.state,
-            ranges=ranges_of(outcome.touched.tolist()),
-            positions=ranges_of(places[places >= 0].tolist()),
-            tokens=len(outcome.touched),
+        record = replace(outcome, after=after).record(
+            op,
+            before,
             reused=reused,
-            rotations=outcome.rotations,
             seconds=seconds,
             snapshot_seconds=time.perf_counter() - began,
             cells_used=self._engine.used_cells(),
-            declined=outcome.declined,
             snapshot_declined=declined,
         )
+        return self._told(record)
+
+    def _told(self, record: OpRecord) -> OpRecord:
         if self._on_op is not None:
             self._on_op(record)
         return record
@@ -431,7 +485,7 @@ class ProgramRunner:
     def _settle(self, snapshot: Snapshot, seq: int, *, keep: bool = True) -> Decline | None:
         """Take `snapshot` for what is on `seq` now; returns why it was not kept."""
         self._live = snapshot
-        self.store.hold(self, snapshot.rows)
+        self.store.hold(self, snapshot)
         if not self._borrowed:
             self.pool.publish(seq, snapshot)
         if not keep:
@@ -459,6 +513,7 @@ class ProgramRunner:
             start=start,
             records=tuple(records),
             seconds=time.perf_counter() - began,
+            restored=self._restored,
         )
 
     # -- the sequence ---------------------------------------------------------------------------------------
@@ -489,7 +544,7 @@ class ProgramRunner:
     def _clear(self, seq: int) -> None:
         self._engine.remove(seq)
         self._live = _empty()
-        self.store.hold(self, self._live.rows)
+        self.store.hold(self, self._live)
         if not self._borrowed:
             self.pool.publish(seq, self._live)
 

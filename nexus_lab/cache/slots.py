@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nexus_lab.cache.base import BatchSchedule
-    from nexus_lab.cache.snapshots import RowMap, Snapshot
+    from nexus_lab.cache.row_map import RowMap
+    from nexus_lab.cache.snapshots import Snapshot
     from nexus_lab.engine import Engine
 
 __all__ = ["SequencePool", "SlotMatch", "SlotUse"]
@@ -93,10 +94,13 @@ class SequencePool:
         Engine whose sequences are pooled; runners that should reuse each other's rows share one pool.
     n_slots
         Most sequences that can be matched.
+    max_warm_cells
+        Most cells that sequences may hold which nobody leases; None leaves that to the need of others.
     """
 
-    def __init__(self, engine: Engine, *, n_slots: int = N_SLOTS) -> None:
+    def __init__(self, engine: Engine, *, n_slots: int = N_SLOTS, max_warm_cells: int | None = None) -> None:
         self._engine = engine
+        self._max_warm_cells = engine.n_ctx if max_warm_cells is None else max_warm_cells
         self._arena = _core.L0Arena(n_slots)
         self._slots: dict[int, _Slot] = {}
         self._slot_of: dict[int, int] = {}
@@ -188,6 +192,12 @@ class SequencePool:
         self._engine.remove(seq, self._slots[slot].n_plain, -1)
         self._arena.unpin(slot)
         self._warm[seq] = None
+        while self._warm_cells() > self._max_warm_cells:
+            self.evict_one()
+
+    def _warm_cells(self) -> int:
+        """Count the cells of warm sequences, those that several share as often as they are shared."""
+        return sum(item.n_plain for item in self._slots.values() if item.seq in self._warm)
 
     def evict_one(self) -> bool:
         """Release the warm sequence that was used longest ago; returns whether anything was given up."""
@@ -218,7 +228,8 @@ class SequencePool:
     def counters(self) -> dict[str, int]:
         """Return the counters of the L0 arena, with sequences leased, warm and evicted."""
         own = {"leased": len(self._leased), "warm": len(self._warm), "sequences_evicted": self._evicted}
-        return {**self._arena.counters(), **own}
+        cells = {"warm_cells": self._warm_cells(), "max_warm_cells": self._max_warm_cells}
+        return {**self._arena.counters(), **own, **cells}
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when slots, leases and the arena contradict each other."""

@@ -1,41 +1,57 @@
-"""States that can be brought back: KV rows kept once, as they were computed, in arena memory.
+"""States that can be brought back: KV rows kept once, as they were computed, in arena memory, then on disk.
 
 A row is kept when it is computed, at the position where it was computed: its *canonical copy*. A snapshot
 only says which rows, at which positions. So the snapshots of a long program share their rows, a drop costs
 nothing, and a moved row is always rotated once, from its canonical copy, however many repos came before.
+
+Programs are kept in an op tree, so that a state that was never kept itself can be cut out of a longer one.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from nexus_lab import _core
-from nexus_lab.cache.state import IntegrityError
+from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.row_map import RowChunk, RowMap
+from nexus_lab.cache.state import IntegrityError, fold
+from nexus_lab.cache.tree import OpTree, Tier, TreeError
 from nexus_lab.engine.errors import StateMemoryFull
 from nexus_lab.engine.machine import memory_bytes
 from nexus_lab.errors import Decline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from numpy.typing import NDArray
 
     from nexus_lab.cache.base import BatchSchedule
-    from nexus_lab.cache.program import CacheProgram
+    from nexus_lab.cache.disk import SnapshotDisk
     from nexus_lab.cache.state import CacheState
     from nexus_lab.engine import Engine, SequenceState
 
-__all__ = ["DEFAULT_ARENA_BYTES", "RowChunk", "RowMap", "Snapshot", "SnapshotStore"]
+__all__ = ["DEFAULT_ARENA_BYTES", "Snapshot", "SnapshotStore"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_COUNTS = ("kept", "declined", "found", "missed", "snapshots_evicted", "chunks_evicted")
+_COUNTS = (
+    "kept",
+    "declined",
+    "found",
+    "missed",
+    "cut",
+    "snapshots_evicted",
+    "chunks_evicted",
+    "dropped_evicted",
+)
 
 DEFAULT_ARENA_BYTES = 256 * 2**20
 """Least arena of a model: about 11,000 rows of one of 135M."""
@@ -47,131 +63,6 @@ ARENA_FULL = Decline(
     reason="the snapshot arena has no room that is not needed by a live state",
     instead="stepping back to this state computes again from the nearest one that was kept",
 )
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class RowChunk:
-    """Rows that one operation computed or spliced.
-
-    Attributes
-    ----------
-    state
-        The rows; None once evicted.
-    used
-        Logical time of the last use.
-    """
-
-    state: SequenceState | None
-    used: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowMap:
-    """Where the canonical copy of each logical token's row is.
-
-    Attributes
-    ----------
-    chunks
-        Chunks that the map refers to.
-    chunk
-        int32[n], index into `chunks`; -1 for a dropped token, or one whose row was not kept.
-    row
-        int32[n], row of the chunk.
-    turns
-        uint16[n], how often the copy (or the live row, where there is none) had been rounded by a rotation.
-    """
-
-    chunks: tuple[RowChunk, ...] = ()
-    chunk: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    row: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    turns: NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, np.uint16))
-
-    def __len__(self) -> int:
-        return len(self.chunk)
-
-    def extended(self, count: int) -> RowMap:
-        """Return the map with `count` more tokens, which have no copy."""
-        return RowMap(
-            self.chunks,
-            np.concatenate([self.chunk, np.full(count, -1, np.int32)]),
-            np.concatenate([self.row, np.zeros(count, np.int32)]),
-            np.concatenate([self.turns, np.zeros(count, np.uint16)]),
-        )
-
-    def first(self, count: int) -> RowMap:
-        """Return the map of the first `count` tokens."""
-        return _compact(self.chunks, self.chunk[:count], self.row[:count], self.turns[:count])
-
-    def placed(
-        self, indices: NDArray[np.int64], chunk: RowChunk | None, rows: NDArray[Any] | None, *, turns: Any = 0
-    ) -> RowMap:
-        """Return the map with the tokens at `indices` in `rows` of `chunk`; without a copy for None."""
-        numbers, row, counts = self.chunk.copy(), self.row.copy(), self.turns.copy()
-        numbers[indices] = -1 if chunk is None else len(self.chunks)
-        row[indices] = 0 if rows is None else rows
-        counts[indices] = turns
-        return _compact((*self.chunks, *(() if chunk is None else (chunk,))), numbers, row, counts)
-
-    def kept(self, active: NDArray[np.bool_]) -> RowMap:
-        """Return the map that forgets the rows of tokens that are not active."""
-        return _compact(self.chunks, np.where(active, self.chunk, np.int32(-1)), self.row, self.turns)
-
-    def present(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say for each token whether there is a copy of its row."""
-        there = np.array([*(chunk.state is not None for chunk in self.chunks), False])
-        found: NDArray[np.bool_] = there[self.chunk[indices]]
-        return found
-
-    def identities(self) -> NDArray[np.int64]:
-        """Return int64[n, 2] that is equal for two tokens exactly when they share a copy; -1 without one."""
-        names = np.array([*(id(chunk) for chunk in self.chunks), -1], np.int64)
-        return np.stack([names[self.chunk], np.where(self.chunk >= 0, self.row, -1)], axis=1)
-
-    def gather(self, indices: NDArray[np.int64], *, arena: Any = None) -> SequenceState:
-        """Return the copies of the tokens at `indices`, in that order, at the positions they were kept at.
-
-        Raises
-        ------
-        StateMemoryFull
-            When `arena` has no room.
-        """
-        parts = [
-            (chunk.state, np.flatnonzero(self.chunk[indices] == number))
-            for number, chunk in enumerate(self.chunks)
-            if chunk.state is not None
-        ]
-        parts = [(state, places) for state, places in parts if places.size]
-        if sum(len(places) for _, places in parts) != len(indices):
-            raise IntegrityError("rows were asked for that are not kept", next_step="report this")
-        rows = self.row[indices]
-        template = parts[0][0]
-        return type(template).from_rows(
-            template.layout,
-            _scattered([(state.positions, places) for state, places in parts], rows),
-            [_scattered([(s.key(layer), p) for s, p in parts], rows) for layer in range(template.n_layer)],
-            [_scattered([(s.value(layer), p) for s, p in parts], rows) for layer in range(template.n_layer)],
-            arena=arena,
-        )
-
-
-def _compact(
-    chunks: tuple[RowChunk, ...], chunk: NDArray[np.int32], row: NDArray[np.int32], turns: NDArray[np.uint16]
-) -> RowMap:
-    """Make a map of the chunks that some token refers to."""
-    used = np.unique(chunk[chunk >= 0])
-    if len(used) == len(chunks):
-        return RowMap(chunks, chunk, row, turns)
-    number = np.full(len(chunks) + 1, -1, np.int32)
-    number[used] = np.arange(len(used), dtype=np.int32)
-    return RowMap(tuple(chunks[i] for i in used), number[chunk], row, turns)
-
-
-def _scattered(parts: list[tuple[NDArray[Any], NDArray[np.int64]]], rows: NDArray[np.int32]) -> NDArray[Any]:
-    source = parts[0][0]
-    out = np.empty((len(rows), *source.shape[1:]), source.dtype)
-    for values, places in parts:
-        out[places] = values[rows[places]]
-    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,35 +91,69 @@ class Snapshot:
         """Whether each active token has a copy of its row."""
         return bool(self.rows.present(self.state.active_indices()).all())
 
+    def cut(self, program: CacheProgram) -> Snapshot:
+        """Return the state of `program`, which this one's program only appended to and spliced behind.
+
+        The logits behind its newest token were not kept.
+        """
+        n = len(program.layout)
+        return Snapshot(program, fold(program), self.rows.first(n), None, self.schedule.first(n))
+
+
+class _Hold:
+    """What a live state keeps: its rows, and its program in the tree."""
+
+    def __init__(self, rows: RowMap, program_id: str | None, ended: deque[str]) -> None:
+        self.rows = rows
+        if program_id is not None:
+            # An owner may be collected anywhere, so that its end is only noted.
+            weakref.finalize(self, ended.append, program_id).atexit = False
+
 
 class SnapshotStore:
-    """Snapshots by program id, with their rows in a bounded arena.
+    """Snapshots by program, with their rows in a bounded arena, and on disk where one is given.
 
-    Rows that a live state needs are never evicted. When the arena is full, the chunk that was used longest
-    ago among the others goes, and with it the snapshots that need it; when there is none, nothing is evicted
-    and the new state is not kept.
+    Rows that a live state needs are never evicted. When the arena is full, a chunk of rows among the others
+    goes: first those that no longest program needs (dropped or repaired since, so that only a step back would
+    use them), then those of finished programs, of each the one that was used longest ago. With a disk, the
+    longest programs that need a chunk are written there before it goes; other snapshots that need it are
+    forgotten. When there is no such chunk, nothing is evicted and the new state is not kept.
 
     Parameters
     ----------
     arena
         Memory for rows and logits; None makes one of `DEFAULT_ARENA_BYTES`.
     max_snapshots
-        Most snapshots kept; the one used longest ago goes first.
+        Most snapshots kept in memory; the one used longest ago goes first.
+    disk
+        Where finished programs go when memory is short; None forgets them.
     """
 
-    def __init__(self, arena: _core.BuddyArena | None = None, *, max_snapshots: int = 512) -> None:
+    def __init__(
+        self,
+        arena: _core.BuddyArena | None = None,
+        *,
+        max_snapshots: int = 512,
+        disk: SnapshotDisk | None = None,
+    ) -> None:
         self.arena = _core.BuddyArena(DEFAULT_ARENA_BYTES) if arena is None else arena
+        self.tree = OpTree()
+        self.disk = disk
         self._max = max_snapshots
         self._snapshots: dict[str, Snapshot] = {}
         self._chunks: weakref.WeakSet[RowChunk] = weakref.WeakSet()
-        self._holders: weakref.WeakKeyDictionary[object, RowMap] = weakref.WeakKeyDictionary()
+        self._holders: weakref.WeakKeyDictionary[object, _Hold] = weakref.WeakKeyDictionary()
+        self._live: Counter[str] = Counter()
+        self._ended: deque[str] = deque()
         # Operations that compute nothing hand the logits on; they are stored once.
         self._in_arena: weakref.WeakValueDictionary[int, NDArray[np.float32]] = weakref.WeakValueDictionary()
         self._clock = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
+        for program in () if disk is None else disk.programs():
+            self._enter(program, Tier.DISK)
 
     @classmethod
-    def for_engine(cls, engine: Engine) -> SnapshotStore:
+    def for_engine(cls, engine: Engine, *, disk: SnapshotDisk | None = None) -> SnapshotStore:
         """Return a store that holds the rows of a full context twice, in at most a quarter of the memory.
 
         The arena takes memory only as it fills.
@@ -237,7 +162,9 @@ class SnapshotStore:
         row = 2 * info.n_layer * info.n_head_kv * (info.head_dim_k + info.head_dim_v)
         wanted = max(DEFAULT_ARENA_BYTES, 2 * row * engine.n_ctx)
         limit = (memory_bytes() or 4 * wanted) // _MEMORY_SHARE
-        return cls(_core.BuddyArena(min(wanted, limit)))
+        return cls(_core.BuddyArena(min(wanted, limit)), disk=disk)
+
+    # -- rows -----------------------------------------------------------------------------------------------
 
     def chunk(self, build: Callable[[_core.BuddyArena], SequenceState]) -> RowChunk | None:
         """Return a chunk of what `build` makes in the arena; None when there is no room for it."""
@@ -255,13 +182,31 @@ class SnapshotStore:
         except StateMemoryFull:
             return build(None)
 
-    def hold(self, owner: object, rows: RowMap) -> None:
-        """Keep the chunks of `rows` from eviction, in place of those `owner` held before."""
-        self._holders[owner] = rows
+    def hold(self, owner: object, snapshot: Snapshot) -> None:
+        """Keep the rows of a live state from eviction, in place of those that `owner` held before."""
+        program = snapshot.program
+        entered = self._enter(program, Tier.LIVE)
+        if entered:
+            self.tree.lock(program.id)
+            self._live[program.id] += 1
+        self._holders[owner] = _Hold(snapshot.rows, program.id if entered else None, self._ended)
+        self._end_holds()
 
     def release(self, owner: object) -> None:
         """End what `owner` held."""
         self._holders.pop(owner, None)
+        self._end_holds()
+
+    def _end_holds(self) -> None:
+        while self._ended:
+            program_id = self._ended.popleft()
+            self.tree.unlock(program_id)
+            self._live[program_id] -= 1
+            if not self._live[program_id]:
+                del self._live[program_id]
+                self.tree.remove(program_id, Tier.LIVE)
+
+    # -- snapshots ------------------------------------------------------------------------------------------
 
     def keep(self, snapshot: Snapshot) -> Snapshot | Decline:
         """Keep `snapshot`, in place of one of the same program.
@@ -278,6 +223,9 @@ class SnapshotStore:
             self._counts["declined"] += 1
             return ARENA_FULL
         kept = replace(snapshot, logits=logits)
+        if not self._enter(kept.program, Tier.HOST) and kept.program.canonical_ops:
+            self._counts["declined"] += 1
+            return ARENA_FULL
         self._snapshots.pop(kept.program.id, None)
         self._snapshots[kept.program.id] = kept
         self._counts["kept"] += 1
@@ -287,41 +235,103 @@ class SnapshotStore:
         return kept
 
     def find(self, program_id: str) -> Snapshot | None:
-        """Return the snapshot of that program; None when it is not kept."""
+        """Return the snapshot of that program; None when it is not kept, or what was kept is damaged."""
         snapshot = self._snapshots.pop(program_id, None)
+        if snapshot is None and self.disk is not None and program_id in self.disk:
+            snapshot = self._loaded(program_id, self.disk)
         self._counts["missed" if snapshot is None else "found"] += 1
         if snapshot is not None:
             self._snapshots[program_id] = snapshot
             self._touch(snapshot.rows)
         return snapshot
 
+    def beginning(self, program: CacheProgram) -> CacheProgram | None:
+        """Return the longest beginning of `program` that `bring` has a state of; None when there is none."""
+        held = self.tree.held(program, Tier.HOST | Tier.DISK)
+        return None if held is None else held[0]
+
+    def bring(self, program: CacheProgram) -> Snapshot | None:
+        """Return the state of `program`, cut out of a longer one where it was not kept itself."""
+        found = self.find(program.id) if program.id in self else None
+        while found is None:
+            held = self.tree.held(program, Tier.HOST | Tier.DISK)
+            if held is None or held[0] != program:
+                return None
+            longer = self.find(held[1])  # a damaged one is no longer held
+            if longer is not None:
+                found = longer.cut(program)
+                self._counts["cut"] += 1
+        return found
+
     def __contains__(self, program_id: object) -> bool:
-        return program_id in self._snapshots
+        return program_id in self._snapshots or (self.disk is not None and program_id in self.disk)
 
     def __len__(self) -> int:
         return len(self._snapshots)
 
     def clear(self) -> None:
-        """Forget all snapshots; live states keep their rows."""
+        """Forget all snapshots, in memory and on disk; live states keep their rows."""
         for program_id in list(self._snapshots):
             self._forget(program_id)
+        for program_id in [] if self.disk is None else list(self.disk):
+            self._forget_on_disk(program_id)
+
+    def persist(self) -> int:
+        """Write the longest programs in memory to disk, where there is one; returns how many were written."""
+        wanted = [item for item in self._longest() if item in self._snapshots]
+        return sum(self._written(program_id) for program_id in wanted)
 
     def counters(self) -> dict[str, int]:
-        """Return counts of snapshots and chunks, and the arena's bytes."""
+        """Return counts of snapshots and chunks, the arena's bytes, and what the tree and the disk count."""
         arena = {f"arena_{name}": value for name, value in self.arena.counters().items()}
+        tree = {f"tree_{name}": value for name, value in self.tree.counters().items()}
+        disk = {} if self.disk is None else {f"disk_{k}": v for k, v in self.disk.counters().items()}
         chunks = [chunk for chunk in self._chunks if chunk.state is not None]
         rows = sum(chunk.state.n_cells for chunk in chunks if chunk.state is not None)
         own = {"snapshots": len(self._snapshots), "chunks": len(chunks), "rows": rows}
-        return {**own, **self._counts, **arena}
+        return {**own, **self._counts, **arena, **tree, **disk}
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a snapshot lacks a row, or a bound is exceeded."""
+        self._end_holds()
         self.arena.check_integrity()
+        self.tree.check_integrity()
         for program_id, snapshot in self._snapshots.items():
             if program_id != snapshot.program.id or not snapshot.complete():
                 raise IntegrityError(f"snapshot {program_id} cannot be brought back", next_step="report this")
         if len(self._snapshots) > self._max:
             raise IntegrityError("more snapshots than allowed", next_step="report this")
+        on_disk = set() if self.disk is None else set(self.disk)
+        for tier, wanted in (
+            (Tier.HOST, set(self._snapshots)),
+            (Tier.DISK, on_disk),
+            (Tier.LIVE, set(self._live)),
+        ):
+            booked = {program_id for program_id in self.tree if tier in self.tree.tiers(program_id)}
+            if booked != wanted - {CacheProgram().id}:
+                raise IntegrityError(f"the tree books other programs in {tier.name}", next_step="report this")
+
+    # -- how ------------------------------------------------------------------------------------------------
+
+    def _enter(self, program: CacheProgram, tier: Tier) -> bool:
+        """Book `program` in the tree; returns whether it is there: the empty program never is."""
+        if not program.canonical_ops:
+            return False
+        try:
+            gone = self.tree.insert(program, tier)
+        except TreeError as error:
+            _LOG.debug("not in the tree: %s", error)
+            return False
+        for program_id in gone:
+            self._drop_out(program_id)
+        return True
+
+    def _drop_out(self, program_id: str) -> None:
+        """Forget what the tree has no room for."""
+        if self._snapshots.pop(program_id, None) is not None:
+            self._counts["snapshots_evicted"] += 1
+        if self.disk is not None and program_id in self.disk:
+            self.disk.remove(program_id)
 
     def _with_memory(self, build: Callable[[], _T]) -> _T | None:
         while True:
@@ -339,22 +349,80 @@ class SnapshotStore:
         self._in_arena[id(stored)] = stored
         return stored
 
+    def _longest(self) -> frozenset[str]:
+        self._end_holds()
+        return self.tree.longest()
+
     def _evict_chunk(self) -> bool:
-        held = {id(chunk) for rows in self._holders.values() for chunk in rows.chunks}
+        held = {id(chunk) for hold in self._holders.values() for chunk in hold.rows.chunks}
         free = [chunk for chunk in self._chunks if chunk.state is not None and id(chunk) not in held]
         if not free:
             return False
-        victim = min(free, key=lambda chunk: chunk.used)
+        longest = self._longest()
+        needed = _chunks_of(self._snapshots[item] for item in longest if item in self._snapshots)
+        victim = min(free, key=lambda chunk: (id(chunk) in needed, chunk.used))
         for program_id, snapshot in list(self._snapshots.items()):
             if any(chunk is victim for chunk in snapshot.rows.chunks):
+                if program_id in longest:
+                    self._written(program_id)
                 self._forget(program_id)
         victim.state = None
         self._counts["chunks_evicted"] += 1
+        self._counts["dropped_evicted"] += id(victim) not in needed
         return True
 
     def _forget(self, program_id: str) -> None:
         del self._snapshots[program_id]
+        self._unbook(program_id, Tier.HOST)
         self._counts["snapshots_evicted"] += 1
+
+    def _unbook(self, program_id: str, tier: Tier) -> None:
+        if tier in self.tree.tiers(program_id):
+            self.tree.remove(program_id, tier)
+
+    # -- the disk -------------------------------------------------------------------------------------------
+
+    def _written(self, program_id: str) -> bool:
+        """Write a snapshot to disk, where there is one with room; returns whether it did."""
+        if self.disk is None or program_id in self.disk:
+            return False
+        written, gone = self.disk.write(self._snapshots[program_id])
+        for lost in gone:
+            self._unbook(lost, Tier.DISK)
+        return written and self._enter(self._snapshots[program_id].program, Tier.DISK)
+
+    def _loaded(self, program_id: str, disk: SnapshotDisk) -> Snapshot | None:
+        """Read a snapshot back into memory; None when it is damaged, or memory has no room."""
+        keeper = _Keeper()
+        loaded = disk.read(program_id, partial(self._adopted, keeper))
+        if program_id not in disk:  # damaged, and with it perhaps others
+            for lost in [item for item in self.tree if item not in disk]:
+                self._unbook(lost, Tier.DISK)
+        if loaded is None:
+            return None
+        if loaded.logits is not None:
+            loaded = replace(loaded, logits=self._with_memory(partial(self._stored, loaded.logits)))
+        self._enter(loaded.program, Tier.HOST)
+        return loaded
+
+    def _adopted(
+        self, keeper: _Keeper, states: Iterable[Callable[[_core.BuddyArena], SequenceState]]
+    ) -> list[RowChunk] | None:
+        """Return chunks of the rows that `states` make in the arena, all of them or None."""
+        chunks: list[RowChunk] = []
+        for build in states:
+            chunk = self.chunk(build)
+            if chunk is None:
+                return None
+            chunks.append(chunk)
+            # What has been read already must not make room for the rest.
+            self._holders[keeper] = _Hold(RowMap(tuple(chunks)), None, self._ended)
+        return chunks
+
+    def _forget_on_disk(self, program_id: str) -> None:
+        if self.disk is not None:
+            self.disk.remove(program_id)
+        self._unbook(program_id, Tier.DISK)
 
     def _touch(self, rows: RowMap) -> None:
         tick = self._tick()
@@ -364,3 +432,11 @@ class SnapshotStore:
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
+
+
+class _Keeper:
+    """Holds rows for as long as somebody has it."""
+
+
+def _chunks_of(snapshots: Iterable[Snapshot]) -> set[int]:
+    return {id(chunk) for snapshot in snapshots for chunk in snapshot.rows.chunks}

@@ -41,7 +41,7 @@ class StartPlan:
 
 
 def plan_start(
-    program: CacheProgram, live: CacheProgram, store: SnapshotStore, pool: SequencePool
+    program: CacheProgram, live: CacheProgram, store: SnapshotStore | None, pool: SequencePool
 ) -> StartPlan:
     """Choose what has most of the program's tokens, then most of its operations.
 
@@ -51,13 +51,16 @@ def plan_start(
         Where to get to.
     live
         What is on the sequence now.
+    store
+        Snapshots to begin with; None does without.
     """
     prefixes = list(program.prefixes())
     plans = (
         _continued(program, prefixes, live),
-        _kept(program, prefixes, store),
+        None if store is None else _kept(program, prefixes, store),
         _shortened(program, prefixes, live),
         _shared(program, pool),
+        None if store is None else _cut(program, store),
         StartPlan(StartKind.EMPTY, program.ops, CacheProgram()),
     )
     found = [plan for plan in plans if plan is not None]
@@ -79,6 +82,13 @@ def _kept(program: CacheProgram, prefixes: list[CacheProgram], store: SnapshotSt
         if prefixes[n].id in store:
             return StartPlan(StartKind.SNAPSHOT, program.ops[n:], prefixes[n])
     return None
+
+
+def _cut(program: CacheProgram, store: SnapshotStore) -> StartPlan | None:
+    """Begin with what another program, which is kept, has in common with this one."""
+    prefix = store.beginning(program)
+    rest = None if prefix is None else program.remainder(prefix)
+    return None if prefix is None or rest is None else StartPlan(StartKind.SNAPSHOT, rest, prefix)
 
 
 def _shortened(program: CacheProgram, prefixes: list[CacheProgram], live: CacheProgram) -> StartPlan | None:

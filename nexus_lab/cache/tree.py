@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from nexus_lab import _core
 from nexus_lab.cache.ops import Append, CacheOp, OpKind
 from nexus_lab.cache.program import CacheProgram
@@ -217,6 +219,31 @@ class OpTree:
     def source(self, match: TreeMatch, tiers: Tier) -> str | None:
         """Return an entry in one of `tiers` whose state begins with what matched and only grew behind it."""
         return self._entries.get(self._tree.source(match.node, tiers), (None,))[0]
+
+    def held(self, program: CacheProgram, tiers: Tier) -> tuple[CacheProgram, str] | None:
+        """Return the longest beginning of `program` that an entry in one of `tiers` has the state of.
+
+        Returns
+        -------
+        tuple or None
+            The beginning, and the entry: of that very program, or of one that only grew behind it.
+        """
+        node, _, tokens, ops, op_tokens, entry, complete = self._tree.match(program.words)
+        if not tokens:
+            return None
+        source = self._tree.source(node, tiers)
+        if source >= 0:
+            match = TreeMatch(ops, op_tokens, tokens, complete, node)
+            return match.prefix(program), self._entries[source][0]
+        above = () if entry < 0 else reversed(self._tree.path(entry))
+        found = next((at for at in above if at in self._entries and self._entries[at][1] & tiers), None)
+        return None if found is None else (self.program(found), self._entries[found][0])
+
+    def longest(self) -> frozenset[str]:
+        """Return the entries that no other continues."""
+        rows = self._tree.survey()
+        leaves = np.setdiff1d(rows[1:, 0], rows[:, 1])
+        return frozenset(self._entries[node][0] for node in leaves.tolist() if node in self._entries)
 
     def tiers(self, program_id: str) -> Tier:
         """See `ProgramTree.tiers`."""

@@ -1,0 +1,340 @@
+"""Snapshots on disk: rows by the hash of their contents, and one file that says what each snapshot needs.
+
+Every file is written whole or not at all, rows before the snapshot that needs them, so that a process that is
+killed leaves nothing half written: what it was writing is missing, and everything else is there. What is read
+is checked against its hash; what does not agree is deleted with all that needs it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.cache.base import BatchSchedule, DecodeBatch, DecodeKind
+from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.row_map import RowMap
+from nexus_lab.cache.snapshots import Snapshot
+from nexus_lab.cache.state import fold
+from nexus_lab.engine import SequenceState
+from nexus_lab.engine.state import state_buffer
+from nexus_lab.errors import NexusError
+from nexus_lab.paths import NotWritten, atomic_write, cache_dir, shown_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import IO, Self
+
+    from numpy.typing import NDArray
+
+    from nexus_lab._core import BuddyArena
+    from nexus_lab.cache.row_map import RowChunk
+    from nexus_lab.engine import Engine
+
+    Builder = Callable[[BuddyArena], SequenceState]
+
+__all__ = ["DEFAULT_DISK_BYTES", "DiskInUse", "SnapshotDisk"]
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_DISK_BYTES = 2 * 2**30
+_DIGEST = 32
+_KINDS = tuple(DecodeKind)
+_COUNTS = ("written", "read", "refused", "corrupt", "evicted", "orphans")
+
+
+class DiskInUse(NexusError):
+    """Another process keeps its snapshots in that folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is known of a snapshot without reading its rows."""
+
+    program: CacheProgram
+    rows: tuple[str, ...]
+    n_bytes: int
+
+
+class SnapshotDisk:
+    """A folder of snapshots of one model and cache layout, for one process at a time.
+
+    Parameters
+    ----------
+    folder
+        Made when it is missing. What an earlier process left there is taken over.
+    max_bytes
+        Most bytes of all files together; the snapshot used longest ago goes first.
+
+    Raises
+    ------
+    DiskInUse
+        When another process has the folder.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_DISK_BYTES) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        self._kept: dict[str, _Kept] = {}
+        self._row_bytes: dict[str, int] = {}
+        self._take_over()
+
+    @classmethod
+    def for_engine(cls, engine: Engine, *, max_bytes: int = DEFAULT_DISK_BYTES) -> SnapshotDisk:
+        """Return the disk in the package's cache folder for this model and cache layout."""
+        schedule = engine.schedule
+        layout = f"{schedule.kv_type}-{'flash' if schedule.flash_attention else 'plain'}"
+        return cls(cache_dir() / "snapshots" / f"{engine.info.fingerprint}-{layout}", max_bytes=max_bytes)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __contains__(self, program_id: object) -> bool:
+        return program_id in self._kept
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self._row_bytes.values()) + sum(item.n_bytes for item in self._kept.values())
+
+    def programs(self) -> tuple[CacheProgram, ...]:
+        """Return the programs whose snapshots are there, the one used longest ago first."""
+        return tuple(item.program for item in self._kept.values())
+
+    def write(self, snapshot: Snapshot) -> tuple[bool, tuple[str, ...]]:
+        """Write a snapshot that is complete.
+
+        Returns
+        -------
+        written
+            False where it cannot fit, or the folder cannot be written.
+        gone
+            Ids of the programs that had to go for it.
+        """
+        program_id = snapshot.program.id
+        buffers = {_name(chunk): _buffer(chunk) for chunk in snapshot.rows.chunks}
+        names = tuple(_name(chunk) for chunk in snapshot.rows.chunks)
+        index = _packed(snapshot, names)
+        needed = len(index) + sum(buffer.nbytes for buffer in buffers.values())
+        if needed > self.max_bytes:
+            self._counts["refused"] += 1
+            return False, ()
+        gone = tuple(self._make_room(buffers, len(index)))
+        try:
+            for name, buffer in buffers.items():
+                if name not in self._row_bytes:
+                    atomic_write(self._rows_file(name), buffer.tobytes())
+                    self._row_bytes[name] = buffer.nbytes
+            atomic_write(self._index_file(program_id), index)
+        except NotWritten as error:
+            _LOG.warning("a snapshot stays in memory only: %s", error)
+            self._counts["refused"] += 1
+            self._sweep()
+            return False, gone
+        self._kept[program_id] = _Kept(snapshot.program, names, len(index))
+        self._counts["written"] += 1
+        return True, gone
+
+    def read(
+        self, program_id: str, adopt: Callable[[list[Builder]], list[RowChunk] | None]
+    ) -> Snapshot | None:
+        """Read a snapshot back; None when it is damaged, or `adopt` has no room.
+
+        A damaged one is deleted, and so are others that need the same damaged rows.
+
+        Parameters
+        ----------
+        adopt
+            Makes chunks of what builds their rows in an arena.
+        """
+        kept = self._kept[program_id]
+        index = _checked(self._index_file(program_id))
+        rows = [_rows(self._rows_file(name), name) for name in kept.rows]
+        if index is None or any(item is None for item in rows):
+            bad = [name for name, item in zip(kept.rows, rows, strict=True) if item is None]
+            self._lose(program_id, bad)
+            return None
+        chunks = adopt([_builder(item) for item in rows if item is not None])
+        if chunks is None:
+            return None
+        self._kept[program_id] = self._kept.pop(program_id)  # used last
+        os.utime(self._index_file(program_id))
+        self._counts["read"] += 1
+        return _unpacked(index, tuple(chunks))
+
+    def remove(self, program_id: str) -> None:
+        """Delete a snapshot, and the rows that no other needs."""
+        if self._kept.pop(program_id, None) is not None:
+            self._index_file(program_id).unlink(missing_ok=True)
+            self._sweep()
+
+    def counters(self) -> dict[str, int]:
+        """Return the number of snapshots and row files, their bytes and limit, and what happened so far."""
+        own = {"snapshots": len(self._kept), "row_files": len(self._row_bytes), "bytes": self.n_bytes}
+        return {**own, "max_bytes": self.max_bytes, **self._counts}
+
+    # -- how ------------------------------------------------------------------------------------------------
+
+    def _index_file(self, program_id: str) -> Path:
+        return self.folder / f"{program_id}.snapshot"
+
+    def _rows_file(self, name: str) -> Path:
+        return self.folder / f"{name}.rows"
+
+    def _take_over(self) -> None:
+        """Read what is there; what a killed process was writing, and what nobody needs, is deleted."""
+        for path in self.folder.glob(".*.*"):
+            path.unlink(missing_ok=True)
+        self._row_bytes = {path.stem: path.stat().st_size for path in self.folder.glob("*.rows")}
+        for path in sorted(self.folder.glob("*.snapshot"), key=lambda item: item.stat().st_mtime_ns):
+            index = _checked(path)
+            if index is None:
+                path.unlink(missing_ok=True)
+                self._counts["corrupt"] += 1
+                continue
+            program, rows = _header(index)
+            if program.id == path.stem and all(name in self._row_bytes for name in rows):
+                self._kept[program.id] = _Kept(program, rows, path.stat().st_size)
+            else:
+                path.unlink(missing_ok=True)
+                self._counts["corrupt"] += 1
+        self._counts["orphans"] = self._sweep()
+        while self.n_bytes > self.max_bytes:
+            self._evict()
+
+    def _make_room(self, buffers: dict[str, NDArray[np.uint8]], n_index: int) -> Iterator[str]:
+        while True:
+            new = sum(item.nbytes for name, item in buffers.items() if name not in self._row_bytes)
+            if self.n_bytes + new + n_index <= self.max_bytes:
+                return
+            yield self._evict()
+
+    def _evict(self) -> str:
+        oldest = next(iter(self._kept))
+        self.remove(oldest)
+        self._counts["evicted"] += 1
+        return oldest
+
+    def _sweep(self) -> int:
+        """Delete the rows that no snapshot needs; returns how many files these were."""
+        needed = {name for item in self._kept.values() for name in item.rows}
+        orphans = [name for name in self._row_bytes if name not in needed]
+        for name in orphans:
+            self._rows_file(name).unlink(missing_ok=True)
+            del self._row_bytes[name]
+        return len(orphans)
+
+    def _lose(self, program_id: str, bad: list[str]) -> None:
+        """Delete a damaged snapshot, and all others that need its damaged rows."""
+        needing = [other for other, item in self._kept.items() if set(bad) & set(item.rows)]
+        for lost in dict.fromkeys((program_id, *needing)):
+            _LOG.warning("the snapshot of program %s is damaged; it will be computed again", lost)
+            self._counts["corrupt"] += 1
+            self.remove(lost)
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    handle = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise DiskInUse(
+            f"another process keeps its snapshots in {shown_path(folder)}",
+            next_step="end it, or name another folder",
+        ) from error
+    return handle
+
+
+def _buffer(chunk: RowChunk) -> NDArray[np.uint8]:
+    if chunk.state is None:
+        raise NexusError("rows were to be written that are gone", next_step="report this")
+    return chunk.state.buffer
+
+
+def _name(chunk: RowChunk) -> str:
+    return hashlib.sha256(_buffer(chunk).data).hexdigest()
+
+
+def _builder(rows: NDArray[np.uint8]) -> Builder:
+    def build(arena: BuddyArena) -> SequenceState:
+        buffer = state_buffer(rows.nbytes, arena)
+        np.copyto(buffer, rows)
+        return SequenceState(buffer)
+
+    return build
+
+
+def _rows(path: Path, name: str) -> NDArray[np.uint8] | None:
+    try:
+        rows = np.fromfile(path, np.uint8)
+    except OSError:
+        return None
+    return rows if hashlib.sha256(rows.data).hexdigest() == name else None
+
+
+def _checked(path: Path) -> dict[str, NDArray[Any]] | None:
+    """Read an index file; None when its hash does not agree."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+        return None
+    with np.load(io.BytesIO(data[_DIGEST:]), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _packed(snapshot: Snapshot, names: tuple[str, ...]) -> bytes:
+    rows, logits = snapshot.rows, snapshot.logits
+    batches = [(_KINDS.index(b.kind), b.start, b.count) for b in snapshot.schedule.batches]
+    arrays = {
+        "program": np.frombuffer(snapshot.program.to_json().encode(), np.uint8),
+        "names": np.frombuffer("".join(names).encode(), np.uint8),
+        "chunk": rows.chunk,
+        "row": rows.row,
+        "turns": rows.turns,
+        "schedule": np.array(batches, np.int64).reshape(-1, 3),
+        **({} if logits is None else {"logits": logits}),
+    }
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    data = file.getvalue()
+    return hashlib.sha256(data).digest() + data
+
+
+def _header(index: dict[str, NDArray[Any]]) -> tuple[CacheProgram, tuple[str, ...]]:
+    names = index["names"].tobytes().decode()
+    width = 2 * _DIGEST
+    rows = tuple(names[i : i + width] for i in range(0, len(names), width))
+    return CacheProgram.from_json(index["program"].tobytes().decode()), rows
+
+
+def _unpacked(index: dict[str, NDArray[Any]], chunks: tuple[RowChunk, ...]) -> Snapshot:
+    program, _ = _header(index)
+    schedule = [DecodeBatch(_KINDS[kind], start, count) for kind, start, count in index["schedule"].tolist()]
+    rows = RowMap(chunks, index["chunk"], index["row"], index["turns"])
+    return Snapshot(program, fold(program), rows, index.get("logits"), BatchSchedule(tuple(schedule)))
