@@ -214,7 +214,9 @@ def _planned(
         loaded = EngineSettings(
             model=model, sha256=engine.info.sha256, n_ctx=n_ctx, flash_attention=flash_attention
         )
-        numbers = np.arange(len(subjects) * plan.prefixes).reshape(len(subjects), -1).tolist()
+        # A second prefix for each tool comes after the first of all, so that a larger sweep goes on from a
+        # smaller one.
+        numbers = np.arange(len(subjects) * plan.prefixes).reshape(plan.prefixes, -1).T.tolist()
         live = [[live_prefix(engine, unseen, number, max(plan.depths)) for number in row] for row in numbers]
         settings = {
             "model": engine.info.name,
@@ -267,8 +269,8 @@ def _tasks(
             grammar=subject.grammar if plan.decisions else "",
             **grid,
         )
-        for place, subject in enumerate(subjects)
         for prefix in range(plan.prefixes)
+        for place, subject in enumerate(subjects)
     ]
     tasks += [task(TaskKind.ANCHORED, place, 0) for place in range(len(subjects))]
     if plan.proxy:
