@@ -68,6 +68,11 @@ class Knob:
     high: int = 0
     choices: tuple[str, ...] = ()
 
+    @staticmethod
+    def write(value: Value) -> str:
+        """Return `value` as `read` takes it."""
+        return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
     def read(self, text: str) -> Value:
         """Return the value that `text` stands for.
 
@@ -125,15 +130,11 @@ class PolicySpec:
         """The policy as text without knobs at their defaults, so that equal policies have equal texts."""
         knobs = POLICIES[self.name].knobs
         told = [
-            f"{knob.name}={_word(self.options[knob.name])}"
+            f"{knob.name}={knob.write(self.options[knob.name])}"
             for knob in knobs
             if self.options.get(knob.name, knob.default) != knob.default
         ]
         return f"{self.name}({','.join(told)})" if told else self.name
-
-
-def _word(value: Value) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _count(name: str, default: int, about: str, *, low: int = 0, high: int = 8) -> Knob:

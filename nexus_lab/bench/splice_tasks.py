@@ -12,7 +12,7 @@ from nexus_lab.bench.splice_cells import Cell
 from nexus_lab.bench.splice_grid import SpliceTask, TaskKind, compile_contexts
 from nexus_lab.bench.splice_passes import pass_rows
 from nexus_lab.bench.splice_proxy import proxy_and_drift
-from nexus_lab.engine import Engine
+from nexus_lab.bench.worker import worker_engine
 from nexus_lab.splice import (
     BlockLibrary,
     NoRepair,
@@ -25,15 +25,14 @@ from nexus_lab.splice import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from nexus_lab.bench.splice_grid import EngineSettings
+    from nexus_lab.engine import Engine
     from nexus_lab.splice import ToolBlock
 
 __all__ = ["measure"]
 
 Row = dict[str, Any]
 
-_engines: dict[EngineSettings, Engine] = {}
-_libraries: dict[tuple[EngineSettings, str], BlockLibrary] = {}
+_libraries: dict[tuple[Engine, str], BlockLibrary] = {}
 _turn = Lock()
 
 
@@ -46,39 +45,17 @@ def measure(task: SpliceTask) -> list[Row]:
         When the model here is another than the one the task was made with.
     """
     with _turn:
-        engine = _engine(task.engine)
+        engine = worker_engine(task.engine)
         engine.clear()
         return list(_WORK[task.kind](engine, task))
 
 
-def _engine(settings: EngineSettings) -> Engine:
-    """Return this process's engine for `settings`; that of other settings is closed."""
-    if settings not in _engines:
-        _libraries.clear()
-        while _engines:
-            _engines.popitem()[1].close()
-        engine = Engine.load(
-            settings.model,
-            n_ctx=settings.n_ctx,
-            threads=settings.threads,
-            flash_attention=settings.flash_attention,
-        )
-        if engine.info.sha256 != settings.sha256:
-            engine.close()
-            raise ResultsError(
-                f"{settings.model} is another model here than where the sweep was started",
-                next_step="give the same file to every worker",
-            )
-        _engines[settings] = engine
-    return _engines[settings]
-
-
 def _library(engine: Engine, task: SpliceTask) -> BlockLibrary:
     """Return this process's library, which keeps the states of contexts that many blocks share."""
-    if (task.engine, task.folder) not in _libraries:
+    if (engine, task.folder) not in _libraries:
         _libraries.clear()
-        _libraries[task.engine, task.folder] = BlockLibrary(engine, Path(task.folder), quota=None)
-    return _libraries[task.engine, task.folder]
+        _libraries[engine, task.folder] = BlockLibrary(engine, Path(task.folder), quota=None)
+    return _libraries[engine, task.folder]
 
 
 def _blocks(engine: Engine, task: SpliceTask) -> dict[str, ToolBlock]:

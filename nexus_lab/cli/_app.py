@@ -7,6 +7,7 @@ import typer
 from nexus_lab.cli import (
     benchmark,
     blocks,
+    cache,
     demo,
     doctor,
     evaluate,
@@ -32,9 +33,10 @@ app.command("run")(run.run)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.command("policies")(policies.policies)
+evaluate.app.command("cache")(cache.cache)
 app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
 app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")
 app.add_typer(profile.app, name="profile", help="Show and change the named settings.")
-app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice.")
+app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice, cache.")
 app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures, the workbench.")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.bench.base import ResultFile
+    from nexus_lab.bench.cache_report import CacheSweep
     from nexus_lab.bench.splice_report import SpliceSweep
 
 __all__ = ["show_results", "show_sweep"]
@@ -35,10 +36,10 @@ def show_results(results: ResultFile, path: Path | None) -> None:
     _write(results, path)
 
 
-def show_sweep(sweep: SpliceSweep, path: Path | None) -> None:
+def show_sweep(sweep: SpliceSweep | CacheSweep, path: Path | None, *, title: str = "eval splice") -> None:
     """Print a sweep as one table, and write every figure with its interval when a file is named."""
     head, rows = sweep.overview()
-    table = Table(box=None, title="eval splice", title_justify="left", title_style="bold")
+    table = Table(box=None, title=title, title_justify="left", title_style="bold")
     for number, name in enumerate(head):
         table.add_column(name, justify="left" if number < _WORDS else "right")
     for row in rows:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
 from nexus_lab.cli._options import Context, Flash, Json, Model, Threads, Trajectories, Workers
 from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._progress import bar
 from nexus_lab.cli._results import show_results, show_sweep
 from nexus_lab.errors import Cancelled, NexusError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @app.command()
@@ -72,7 +62,7 @@ def splice(
 
     repairs = _listed(strategies)
     try:
-        with _bar("splicing") as tell:
+        with bar("splicing") as tell:
             sweep = splice_sweep(
                 model,
                 registry=registry,
@@ -131,7 +121,7 @@ def calibrate(
     from nexus_lab.bench.calibration import calibrate_agent
     from nexus_lab.splice import save_calibration
 
-    with _bar("calibrating") as tell:
+    with bar("calibrating") as tell:
         found = calibrate_agent(
             model,
             context=context.value,
@@ -202,6 +192,6 @@ def arguments(
 
     tools = load_registry(registry)
     router = Router(tools, threads=threads) if route else None
-    with Engine.load(model, n_ctx=4096, threads=threads) as engine, _bar("filling in") as tell:
+    with Engine.load(model, n_ctx=4096, threads=threads) as engine, bar("filling in") as tell:
         result = bench.run(engine, tools, cases, router=router, on_progress=tell)
     show_results(result, json)

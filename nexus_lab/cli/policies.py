@@ -19,6 +19,5 @@ def policies() -> None:
     for kind in POLICIES.values():
         table.add_row(plain(kind.name, style="bold"), "", "", plain(kind.about))
         for knob in kind.knobs:
-            default = {True: "yes", False: "no"}.get(knob.default, knob.default)
-            table.add_row("", plain(knob.name), plain(default), plain(knob.about))
+            table.add_row("", plain(knob.name), plain(knob.write(knob.default)), plain(knob.about))
     console.print(table)

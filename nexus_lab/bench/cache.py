@@ -1,0 +1,209 @@
+"""What a cache policy costs and keeps: real conversations replayed under each policy, side by side.
+
+Every task is one conversation under one policy, run with nothing beside it, since its clock is read. Tasks go
+conversation by conversation, so that whatever has finished compares the policies on the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.bench.base import ResultsError
+from nexus_lab.bench.cache_replay import conversation_tokens, replay
+from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
+from nexus_lab.bench.splice_grid import EngineSettings
+from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
+from nexus_lab.bench.trajectories import Trajectory, read_trajectories
+from nexus_lab.bench.worker import worker_engine
+from nexus_lab.cache import make_policy
+from nexus_lab.engine import Engine, cap_threads, library_versions
+from nexus_lab.paths import atomic_write, cache_dir
+from nexus_lab.policy_text import PolicySpec, parse_policies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from nexus_lab.cache.costs import Prices
+
+__all__ = ["DEFAULT_POLICIES", "CacheTask", "cache_sweep", "measure"]
+
+DEFAULT_POLICIES = "full,rolling_drop,rolling_drop_repos,drop_reasoning,drop_both,summarise,trim,agent"
+"""Policies that are compared unless others are named."""
+
+_ROW_FORMAT = 1
+_CTX_STEP = 1024
+# Beside the conversation: what a policy asks the model meanwhile, and its answer.
+_ROOM = 1024
+_PLAN_CTX = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTask:
+    """One conversation under one policy.
+
+    Attributes
+    ----------
+    policy
+        The policy as text.
+    n_turns
+        Only the first so many replies; None for all.
+    source
+        Digest of the file of a policy that is a function; empty for others.
+    """
+
+    engine: EngineSettings
+    trajectory: Trajectory
+    policy: str
+    n_turns: int | None = None
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that determines the rows, in hex."""
+        facts: dict[str, Any] = asdict(self)
+        del facts["engine"]["model"]  # the digest of its file stands for it
+        facts["row_format"], facts["versions"] = _ROW_FORMAT, library_versions()
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def alone(self) -> bool:
+        """The clock is read."""
+        return True
+
+
+def measure(task: CacheTask) -> list[dict[str, Any]]:
+    """Return the one row of a task, JSON values."""
+    engine = worker_engine(task.engine)
+    return [{"policy": task.policy, **replay(engine, task.trajectory, task.policy, n_turns=task.n_turns)}]
+
+
+def cache_sweep(
+    trajectories: Path | Sequence[Trajectory],
+    *,
+    policies: str | Sequence[PolicySpec] = DEFAULT_POLICIES,
+    model: str | Path = "bundled",
+    limit: int | None = None,
+    n_turns: int | None = None,
+    prices: Prices | None = None,
+    flash_attention: bool = False,
+    threads: int | None = None,
+    executor: Executor | None = None,
+    work: Path | None = None,
+    resume: bool = True,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CacheSweep:
+    """Replay conversations under policies.
+
+    Parameters
+    ----------
+    trajectories
+        Conversations, or a file of them in the form of tau-bench.
+    policies
+        Policies as text with commas between them, or read already.
+    model
+        ``bundled``, a GGUF file, or ``hf:owner/repository/file.gguf``.
+    limit
+        Only the first so many conversations.
+    n_turns
+        Only the first so many replies of each.
+    prices
+        What a unit costs; see `Prices`.
+    threads
+        Threads of llama.cpp; the physical cores by default.
+    executor
+        Where the tasks run, one after another; by default a process of its own.
+    work
+        Folder of the finished tasks, which a later call takes up again; by default one in the cache that goes
+        away when all is done.
+    resume
+        Take up the finished tasks of the folder.
+    on_progress
+        Called with the tasks done and all of them.
+
+    Raises
+    ------
+    ResultsError, TrajectoryError, PolicyTextError, ProgramError
+        When there is nothing to measure, or not in this way.
+    SweepError
+        When a task failed, or the folder is in use or cannot be written.
+    """
+    specs = parse_policies(policies) if isinstance(policies, str) else tuple(policies)
+    found = read_trajectories(trajectories) if isinstance(trajectories, Path) else list(trajectories)
+    chosen = found[:limit]
+    if not specs or not chosen or (n_turns is not None and n_turns < 1):
+        raise ResultsError(
+            "there is nothing to replay", next_step="give at least one conversation, policy and turn"
+        )
+    loaded = _engine_settings(model, chosen, flash_attention=flash_attention, threads=threads)
+    tasks = _tasks(loaded, chosen, specs, n_turns)
+    settings = {
+        "model_sha256": loaded.sha256,
+        "n_ctx": loaded.n_ctx,
+        "threads": loaded.threads,
+        "flash_attention": flash_attention,
+        "trajectories": trajectories.name if isinstance(trajectories, Path) else None,
+        "conversations": [trajectory.name for trajectory in chosen],
+        "policies": list(dict.fromkeys(task.policy for task in tasks)),
+        "n_turns": n_turns,
+    }
+    folder = work or cache_dir() / "sweeps" / _digest(tasks)
+    if not resume:
+        (folder / JOURNAL).unlink(missing_ok=True)
+    with Journal(folder) as journal:
+        facts = {"settings": settings, "keys": [task.key for task in tasks]}
+        atomic_write(folder / SETTINGS, json.dumps(facts).encode())
+        finished = run_tasks(tasks, measure, journal, executor=executor, workers=1, on_progress=on_progress)
+    if work is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = [row for task in finished for row in task.rows]
+    sweep = CacheSweep(settings, rows)
+    return sweep if prices is None else replace(sweep, prices=prices)
+
+
+def _engine_settings(
+    model: str | Path, trajectories: Sequence[Trajectory], *, flash_attention: bool, threads: int | None
+) -> EngineSettings:
+    with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
+        longest = max(conversation_tokens(engine, trajectory) for trajectory in trajectories)
+        trained, sha256 = engine.info.n_ctx_train, engine.info.sha256
+    cells = min(longest, trained) if trained else longest
+    return EngineSettings(
+        model=str(model),
+        sha256=sha256,
+        n_ctx=-(-(cells + _ROOM) // _CTX_STEP) * _CTX_STEP,
+        flash_attention=flash_attention,
+        threads=cap_threads(threads),
+    )
+
+
+def _tasks(
+    engine: EngineSettings,
+    trajectories: Sequence[Trajectory],
+    specs: Sequence[PolicySpec],
+    n_turns: int | None,
+) -> list[CacheTask]:
+    sources = {spec.text: _source(spec) for spec in specs}
+    tasks = [
+        CacheTask(engine=engine, trajectory=trajectory, policy=text, n_turns=n_turns, source=source)
+        for trajectory in trajectories
+        for text, source in sources.items()
+    ]
+    return list({task.key: task for task in tasks}.values())
+
+
+def _source(spec: PolicySpec) -> str:
+    """Try the policy out, and return the digest of its file where it has one."""
+    make_policy(spec)
+    path = Path(str(spec.options.get("function", "")).rpartition(":")[0])
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" else ""
+
+
+def _digest(tasks: Sequence[CacheTask]) -> str:
+    return hashlib.sha256("".join(task.key for task in tasks).encode()).hexdigest()[:16]

@@ -1,0 +1,68 @@
+"""``nexus-lab eval cache``: cache policies on real conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nexus_lab.cli._options import Flash, Json, Model, Threads
+from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._progress import bar
+from nexus_lab.cli._results import show_sweep
+from nexus_lab.errors import Cancelled
+
+__all__ = ["cache"]
+
+
+def cache(
+    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations, as of tau-bench.")],
+    policies: Annotated[
+        str, typer.Option(help="Policies with commas, such as full,trim(keep_last=1); all by default.")
+    ] = "",
+    model: Model = "bundled",
+    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    prices: Annotated[
+        str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
+    ] = "",
+    threads: Threads = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
+    ] = None,
+    json: Json = None,
+    *,
+    resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
+    flash_attention: Flash = False,
+) -> None:
+    """Replay real conversations under cache policies: likelihood of the real replies, cost, latency.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from nexus_lab.bench.cache import DEFAULT_POLICIES, cache_sweep
+    from nexus_lab.cache.costs import Prices
+
+    priced = Prices.parse(prices)
+    try:
+        with bar("replaying") as tell:
+            sweep = cache_sweep(
+                trajectories,
+                policies=policies or DEFAULT_POLICIES,
+                model=model,
+                limit=limit,
+                n_turns=turns,
+                prices=priced,
+                flash_attention=flash_attention,
+                threads=threads,
+                work=work,
+                resume=resume,
+                on_progress=tell,
+            )
+    except KeyboardInterrupt as error:
+        raise Cancelled(
+            "stopped; what had been measured is kept", next_step="give the same command again to go on"
+        ) from error
+    show_sweep(sweep, json, title="eval cache")
+    for row in sweep.declined():
+        console.print(plain(f"{row['policy']} declined {row['trajectory']}: {row['declined']}", style="dim"))
