@@ -64,6 +64,8 @@ class Conversation:
         Where splices find compiled blocks.
     pool, store
         Sequences and snapshots, shared between the conversations of an engine.
+    runner
+        Executes the operations in place of a runner of the conversation's own, such as one that only counts.
 
     Attributes
     ----------
@@ -83,12 +85,15 @@ class Conversation:
         blocks: BlockSource | None = None,
         pool: SequencePool | None = None,
         store: SnapshotStore | None = None,
+        runner: ProgramRunner | None = None,
     ) -> None:
         self._engine = engine
         self._emitter = emitter
         self.policy = policy
         self.transcript = Transcript(engine, system=system)
-        self.runner = ProgramRunner(engine, blocks=blocks, on_op=self._tell_op, pool=pool, store=store)
+        self.runner = runner or ProgramRunner(
+            engine, blocks=blocks, on_op=self._tell_op, pool=pool, store=store
+        )
         self.messages: list[MessageSpan] = []
         self.reused = 0
         self._note = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from nexus_lab.agent.conversation import Conversation
 from nexus_lab.bench.trajectories import TrajectoryError
 from nexus_lab.cache import make_policy
 from nexus_lab.cache.costs import CostMeter
+from nexus_lab.cache.dry import DryRunner
 from nexus_lab.errors import Decline
 from nexus_lab.splice import SYSTEM_PROMPT
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab.bench.trajectories import Trajectory
-    from nexus_lab.cache import Policy
+    from nexus_lab.cache import Policy, ProgramRunner
     from nexus_lab.engine import Engine
 
-__all__ = ["Reply", "TurnSteps", "conversation_tokens", "replay", "turns_of"]
+__all__ = ["Reply", "TurnSteps", "conversation_tokens", "count", "replay", "turns_of"]
 
 _CHUNK = 64
 PAST_TRAINING = "positions_past_training"
@@ -127,27 +128,40 @@ def replay(
         ``input_tokens`` (each once), ``wall_s``, by turn ``ttft_s`` (until the first token of the reply could
         be chosen), ``turn_s`` and ``active``; ``declined`` when the conversation could not go on.
     """
-    system, turns = turns_of(trajectory)
     engine.clear()
-    meter, run = CostMeter(), _Run(engine)
-    began = perf_counter()
+    meter = CostMeter()
+    with engine.metered(meter):
+        return _replayed(engine, trajectory, policy, meter, n_turns)
+
+
+def _replayed(
+    engine: Engine,
+    trajectory: Trajectory,
+    policy: Policy | str,
+    meter: CostMeter,
+    n_turns: int | None,
+    *,
+    runner: ProgramRunner | None = None,
+) -> dict[str, Any]:
+    system, turns = turns_of(trajectory)
+    run, began = _Run(engine), perf_counter()
     conversation = Conversation(
         engine,
         system=system,
         emitter=Emitter(),
         policy=make_policy(policy) if isinstance(policy, str) else policy,
+        runner=runner,
     )
     declined: Decline | None = None
-    with engine.metered(meter):
-        try:
-            conversation.open()
-            run.wall_s, run.input_tokens = perf_counter() - began, conversation.n_tokens
-            for turn in turns[:n_turns]:
-                declined = run.turn(conversation, meter, turn)
-                if declined is not None:
-                    break
-        finally:
-            conversation.close()
+    try:
+        conversation.open()
+        run.wall_s, run.input_tokens = perf_counter() - began, conversation.n_tokens
+        for turn in turns[:n_turns]:
+            declined = run.turn(conversation, meter, turn)
+            if declined is not None:
+                break
+    finally:
+        conversation.close()
     return {
         "trajectory": trajectory.name,
         "declined": None if declined is None else declined.reason,
@@ -155,6 +169,27 @@ def replay(
         **run.facts(),
         **meter.costs.to_dict(),
     }
+
+
+def count(
+    engine: Engine, trajectory: Trajectory, policy: Policy | str, *, n_turns: int | None = None
+) -> dict[str, Any]:
+    """Count what a conversation costs under a policy, as `replay` does, without running the model.
+
+    Returns
+    -------
+    dict
+        As of `replay`, with ``nll`` and times 0. The engine only tokenises.
+
+    Raises
+    ------
+    RunnerError
+        When the policy asks the model something.
+    """
+    meter = CostMeter()
+    return _replayed(
+        engine, trajectory, policy, meter, n_turns, runner=cast("ProgramRunner", DryRunner(meter))
+    )
 
 
 class _Run:
@@ -192,6 +227,8 @@ class _Run:
         self.wall_s += self.turn_s[-1]
         self.active.append(conversation.runner.snapshot.state.n_active)
         said = self._said(conversation.tokens[start:])
+        if not logits.size:  # nothing was run
+            return None
         self.nll += negative_log_likelihood(logits[: len(said)], said)
         self.scored += len(said)
         return None

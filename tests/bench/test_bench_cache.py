@@ -10,9 +10,10 @@ import pytest
 
 from nexus_lab.bench import CacheSweep, cache_sweep
 from nexus_lab.bench.base import ResultFile, ResultsError
-from nexus_lab.bench.cache_replay import PAST_TRAINING, negative_log_likelihood, replay, turns_of
+from nexus_lab.bench.cache_replay import PAST_TRAINING, count, negative_log_likelihood, replay, turns_of
 from nexus_lab.bench.sweep import JOURNAL, SweepError
 from nexus_lab.bench.trajectories import Trajectory, TrajectoryError
+from nexus_lab.cache import RunnerError
 from nexus_lab.cache.costs import CostMeter, Costs, CostsError, Prices
 from nexus_lab.engine import DecodeCall
 
@@ -159,6 +160,21 @@ def test_a_sweep_from_end_to_end(tmp_path):
     with pytest.raises(SweepError):
         CacheSweep.read(tmp_path)
     assert (tmp_path / "work" / JOURNAL).exists()
+
+
+@pytest.mark.model
+def test_counts_need_no_run(bundled_engine):
+    for policy in (
+        "full",
+        "rolling_drop_repos(keep_last=1)",
+        "drop_both(keep_last=1,repos=no)",
+        "trim(keep_last=0)",
+    ):
+        ran, counted = replay(bundled_engine, TALK, policy), count(bundled_engine, TALK, policy)
+        for name in ("tokens_prefilled", "tokens_decoded", "cells_attended", "peak_cells", "active"):
+            assert counted[name] == ran[name], (policy, name)
+    with pytest.raises(RunnerError):
+        count(bundled_engine, TALK, "agent(every=1)")
 
 
 @pytest.mark.model
