@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.bench.base import ResultsError
-from nexus_lab.bench.cache_replay import conversation_tokens, replay
+from nexus_lab.bench.cache_replay import cells_for, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
 from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
@@ -37,9 +37,6 @@ DEFAULT_POLICIES = "full,rolling_drop,rolling_drop_repos,drop_reasoning,drop_bot
 """Policies that are compared unless others are named."""
 
 _ROW_FORMAT = 1
-_CTX_STEP = 1024
-# Beside the conversation: what a policy asks the model meanwhile, and its answer.
-_ROOM = 1024
 _PLAN_CTX = 512
 
 
@@ -171,13 +168,11 @@ def _engine_settings(
     model: str | Path, trajectories: Sequence[Trajectory], *, flash_attention: bool, threads: int | None
 ) -> EngineSettings:
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
-        longest = max(conversation_tokens(engine, trajectory) for trajectory in trajectories)
-        trained, sha256 = engine.info.n_ctx_train, engine.info.sha256
-    cells = min(longest, trained) if trained else longest
+        n_ctx, sha256 = cells_for(engine, trajectories), engine.info.sha256
     return EngineSettings(
         model=str(model),
         sha256=sha256,
-        n_ctx=-(-(cells + _ROOM) // _CTX_STEP) * _CTX_STEP,
+        n_ctx=n_ctx,
         flash_attention=flash_attention,
         threads=cap_threads(threads),
     )

@@ -15,19 +15,29 @@ from nexus_lab.bench.trajectories import TrajectoryError
 from nexus_lab.cache import make_policy
 from nexus_lab.cache.costs import CostMeter
 from nexus_lab.cache.dry import DryRunner
+from nexus_lab.engine import Engine
 from nexus_lab.errors import Decline
 from nexus_lab.splice import SYSTEM_PROMPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from nexus_lab.bench.trajectories import Trajectory
     from nexus_lab.cache import Policy, ProgramRunner
-    from nexus_lab.engine import Engine
 
-__all__ = ["Reply", "TurnSteps", "conversation_tokens", "count", "replay", "turns_of"]
+__all__ = [
+    "Reply",
+    "TurnSteps",
+    "cells_for",
+    "conversation_tokens",
+    "count",
+    "load_for",
+    "replay",
+    "turns_of",
+]
 
 _CHUNK = 64
 PAST_TRAINING = "positions_past_training"
@@ -103,7 +113,33 @@ def conversation_tokens(engine: Engine, trajectory: Trajectory) -> int:
     return sum(len(engine.tokenize(text, special=False)) + _MARKUP for text in texts)
 
 
+def cells_for(engine: Engine, trajectories: Sequence[Trajectory]) -> int:
+    """Return the size of a context for conversations, as far as the model was trained, and some room."""
+    longest = max(conversation_tokens(engine, trajectory) for trajectory in trajectories)
+    cells = min(longest, engine.info.n_ctx_train or longest)
+    return -(-(cells + _ROOM) // _CTX_STEP) * _CTX_STEP
+
+
+def load_for(model: str | Path, trajectories: Sequence[Trajectory], *, threads: int | None = None) -> Engine:
+    """Load a model with a context for these conversations.
+
+    Raises
+    ------
+    TrajectoryError
+        When there are none.
+    """
+    if not trajectories:
+        raise TrajectoryError("there is no conversation", next_step="give at least one")
+    with Engine.load(model, n_ctx=_PLAN_CTX, threads=1) as engine:
+        n_ctx = cells_for(engine, trajectories)
+    return Engine.load(model, n_ctx=n_ctx, threads=threads)
+
+
 _MARKUP = 6
+_PLAN_CTX = 512
+_CTX_STEP = 1024
+# Beside the conversation: what a policy asks the model meanwhile, and its answer.
+_ROOM = 1024
 
 
 def replay(

@@ -11,6 +11,7 @@ from nexus_lab.cli._output import console, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nexus_lab.bench.attention import AttentionStudy
     from nexus_lab.bench.base import ResultFile
     from nexus_lab.bench.cache_report import CacheSweep
     from nexus_lab.bench.splice_report import SpliceSweep
@@ -36,7 +37,9 @@ def show_results(results: ResultFile, path: Path | None) -> None:
     _write(results, path)
 
 
-def show_sweep(sweep: SpliceSweep | CacheSweep, path: Path | None, *, title: str = "eval splice") -> None:
+def show_sweep(
+    sweep: SpliceSweep | CacheSweep | AttentionStudy, path: Path | None, *, title: str = "eval splice"
+) -> None:
     """Print a sweep as one table, and write every figure with its interval when a file is named."""
     head, rows = sweep.overview()
     table = Table(box=None, title=title, title_justify="left", title_style="bold")

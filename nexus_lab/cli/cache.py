@@ -1,4 +1,4 @@
-"""``nexus-lab eval cache``: cache policies on real conversations."""
+"""``nexus-lab eval cache`` and ``eval attention``: cache policies on real conversations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nexus_lab.cli._progress import bar
 from nexus_lab.cli._results import show_sweep
 from nexus_lab.errors import Cancelled
 
-__all__ = ["cache"]
+__all__ = ["attention", "cache"]
 
 
 def cache(
@@ -66,3 +66,31 @@ def cache(
     show_sweep(sweep, json, title="eval cache")
     for row in sweep.declined():
         console.print(plain(f"{row['policy']} declined {row['trajectory']}: {row['declined']}", style="dim"))
+
+
+def attention(
+    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations, as of tau-bench.")],
+    policy: Annotated[str, typer.Option(help="Cache policy while they are replayed.")] = "full",
+    model: Model = "bundled",
+    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    layers: Annotated[str, typer.Option(help="Layers with commas; five, evenly spread, by default.")] = "",
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Measure how much attention real replies pay to each role and age of message."""
+    from nexus_lab.bench.attention import study_attention
+    from nexus_lab.bench.cache_replay import load_for
+    from nexus_lab.bench.trajectories import read_trajectories
+
+    chosen = read_trajectories(trajectories)[:limit]
+    with load_for(model, chosen, threads=threads) as engine, bar("looking") as tell:
+        study = study_attention(
+            engine,
+            chosen,
+            policy=policy,
+            layers=[int(part) for part in layers.split(",") if part.strip()] or None,
+            n_turns=turns,
+            on_progress=tell,
+        )
+    show_sweep(study, json, title="eval attention")
