@@ -2,64 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, median_interval, proportion
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, median_interval
 from nexus_lab.bench.routing_baselines import Baselines
+from nexus_lab.bench.routing_figures import Seen, confusions, figures
 from nexus_lab.registry import Registry, load_registry
-from nexus_lab.routing import (
-    EmbeddingStore,
-    Outcome,
-    Router,
-    ViewKind,
-    auroc,
-    load_embedder,
-    read_rows,
-)
+from nexus_lab.routing import EmbeddingStore, Router, load_embedder, read_rows
+from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import rank
+from nexus_lab.routing.reader import load_reader
 from nexus_lab.routing.scoring import tools_by_key
+from nexus_lab.routing.training_rows import share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from nexus_lab.routing import Embedder, RoutingDecision, StageScores
+    from nexus_lab.routing import CrossEncoder, Embedder, RoutingDecision, StageScores
 
     Order = NDArray[np.intp]
     Progress = Callable[[str, float], None]
 
 __all__ = ["SYSTEMS", "run"]
 
-SYSTEMS = ("full", "no_lexical", "dense", "bm25", "rrf")
-_TOPS = (1, 3, 5, 10)
-_COVERAGE = 0.8
+SYSTEMS = (
+    "full",
+    "always_read",
+    "no_reader",
+    "no_lexical",
+    "no_examples",
+    "dense_tuned",
+    "dense",
+    "bm25",
+    "rrf",
+)
 _TIMED = 40
-
-
-@dataclass(slots=True)
-class _Outcomes:
-    """What was seen over one registry: by system the place of the right tool, and ours in full."""
-
-    places: dict[str, list[int]] = field(default_factory=dict)
-    decisions: list[RoutingDecision] = field(default_factory=list)
-    int8: list[tuple[int, int]] = field(default_factory=list)
-    negatives: list[float] = field(default_factory=list)
+_DEPTHS = (0, 1000)
+_OWN = "candidates of the row"
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is asked over every registry."""
+    """What is asked over every registry.
+
+    Attributes
+    ----------
+    store, stock
+        The embedder of the router, and the one of the plain baselines; both remember vectors.
+    """
 
     queries: list[dict[str, Any]]
     negatives: list[dict[str, Any]]
     examples: list[dict[str, Any]]
     systems: Sequence[str]
+    subsets: Mapping[str, Sequence[str]]
     store: EmbeddingStore
+    stock: EmbeddingStore
+    reader: CrossEncoder | None
 
 
 def run(
@@ -70,7 +75,11 @@ def run(
     examples: Path | None = None,
     sizes: Sequence[int] | None = None,
     systems: Sequence[str] = SYSTEMS,
+    subsets: Mapping[str, Sequence[str]] | None = None,
+    apart: float = 0.0,
+    known: bool = True,
     embedder: Embedder | str = "bundled",
+    cross_encoder: CrossEncoder | str | None = "bundled",
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> ResultFile:
@@ -85,21 +94,31 @@ def run(
     registry
         The tools.
     queries
-        JSON Lines of ``query``, ``context``, ``gold_tool`` (and ``also_ok``, ``style``).
+        JSON Lines of ``query``, ``context``, ``gold_tool`` (and ``also_ok``, ``style``); ``request`` and
+        ``tool`` serve as well.
     negatives
-        JSON Lines of requests that no tool fits: ``query`` and ``registry_valid``, the sizes at which none
-        does. Without it there are no figures of abstention.
+        JSON Lines of requests that no tool fits: ``query``, and either ``registry_valid``, the sizes at which
+        none does, or the row's own ``tools``. Without it there are no figures of abstention.
     examples
         JSON Lines of ``query`` and ``gold_tool`` that the router learns from first; those that are asked
         too are left out.
     sizes
         Measure over the first so many tools, one size after another; all of them by default.
     systems
-        Some of `SYSTEMS`: ``full`` is the router; ``no_lexical`` its views alone; ``dense`` one vector of
-        name and description, requests as they are; ``bm25`` name (thrice) and description; ``rrf`` the
-        reciprocal ranks of the last two.
-    embedder
-        An `Embedder`, or what `load_embedder` takes.
+        Some of `SYSTEMS`: ``full`` is the router; ``always_read`` has the cross-encoder read every request,
+        ``no_reader`` none; ``no_lexical`` is its views and examples alone; ``no_examples`` the router over
+        tools that it has never seen; ``dense`` one vector of name and description, requests as they are, by
+        the embedder as it came, and ``dense_tuned`` by ours; ``bm25`` name (thrice) and description;
+        ``rrf`` the reciprocal ranks of ``dense`` and ``bm25``.
+    subsets
+        Ids of queries by name, to be reported on by themselves as well.
+    apart
+        Share of the requests, by a hash of their text, that is left out: what `calibrate_router` was given
+        as its ``share``.
+    known
+        Give tools of public servers the requests that come with the package, as examples.
+    embedder, cross_encoder
+        What `Router` takes.
     on_progress
         Called with what is done and the fraction.
 
@@ -112,17 +131,22 @@ def run(
     if unknown:
         raise ResultsError(f"unknown system {unknown[0]!r}", next_step=f"choose from {', '.join(SYSTEMS)}")
     tools = registry if isinstance(registry, Registry) else load_registry(registry)
-    rows = [row for row in read_rows(queries) if isinstance(row.get("gold_tool"), str)]
+    rows = [row for row in _rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
     model = embedder if not isinstance(embedder, str) else load_embedder(embedder, threads=threads)
+    stock = load_embedder("stock", threads=threads) if embedder == "bundled" else model
     plan = _Plan(
-        rows,
-        read_rows(negatives) if negatives is not None else [],
-        _examples(examples, rows),
-        systems,
-        EmbeddingStore(model, queries=True),
+        queries=rows,
+        negatives=_rows(negatives, apart) if negatives is not None else [],
+        examples=_examples(examples, rows),
+        systems=systems,
+        subsets=subsets or {},
+        store=EmbeddingStore(model, queries=True),
+        stock=EmbeddingStore(stock, queries=True),
+        reader=load_reader() if isinstance(cross_encoder, str) else cross_encoder,
     )
     results: list[Result] = []
     used: dict[int, int] = {}
+    mistakes: dict[int, list[dict[str, Any]]] = {}
     steps = sorted({min(size, len(tools)) for size in sizes or (len(tools),)})
     for step, size in enumerate(steps):
         part = tools if size == len(tools) else Registry.of(tools.tools[:size], name=tools.name)
@@ -130,28 +154,39 @@ def run(
         used[size] = len(ours)
         if ours:
             tell = _scaled(on_progress, step, len(steps), size)
-            seen = _observe(part, ours, plan, tell)
-            results += _figures(seen, ours, size, systems)
-            results += _timings(part, ours, model, size)
-    plan.store.save()
+            seen = _observe(part, ours, plan, known=known, tell=tell)
+            results += figures(seen, ours, size, plan.subsets)
+            mistakes[size] = confusions(seen, ours) if "full" in seen.places else []
+            results += _timings(part, ours, model, plan.reader, known=known)
+            plan.store.save()
+            plan.stock.save()
     if not results:
         raise ResultsError("no request has its tool in the registry", next_step="give the matching registry")
     settings = {
         "registry": tools.name,
         "fingerprint": tools.fingerprint,
         "queries": queries.name,
+        "apart": apart,
+        "known": known,
         "negatives": negatives.name if negatives else None,
         "examples": len(plan.examples),
         "left_out": {size: len(rows) - count for size, count in used.items()},
+        "confusions": mistakes,
         "embedder": model.name,
         "embedder_fingerprint": model.fingerprint,
+        "cross_encoder": getattr(plan.reader, "fingerprint", None),
     }
     return ResultFile.now("eval routing", results, settings=settings, threads=threads)
 
 
+def _rows(path: Path, apart: float) -> list[dict[str, Any]]:
+    rows = ({"gold_tool": row.get("tool"), **row} for row in read_rows(path))
+    return [row for row in rows if share_of(row["query"]) >= apart]
+
+
 def _examples(path: Path | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     asked = {row["query"] for row in rows}
-    found = read_rows(path) if path is not None else []
+    found = _rows(path, 0.0) if path is not None else []
     return [row for row in found if row["query"] not in asked and isinstance(row.get("gold_tool"), str)]
 
 
@@ -170,54 +205,105 @@ def _scaled(tell: Progress | None, step: int, steps: int, size: int) -> Callable
 
 
 def _observe(
-    registry: Registry, rows: list[dict[str, Any]], plan: _Plan, tell: Callable[[float], None]
-) -> _Outcomes:
-    router = Router(registry, plan.store).warm_up()
-    for example in plan.examples:
-        if example["gold_tool"] in router.index:
-            router.add_example(example["query"], example["gold_tool"])
-    baselines = Baselines(registry, plan.store)
+    registry: Registry,
+    rows: list[dict[str, Any]],
+    plan: _Plan,
+    *,
+    known: bool,
+    tell: Callable[[float], None],
+) -> Seen:
+    contest = _Contest(registry, plan, known=known)
+    router = contest.router
     exact = _exact_views(router, plan.store)
-    seen = _Outcomes({system: [] for system in plan.systems})
+    seen = Seen({system: [] for system in plan.systems})
     for number, row in enumerate(rows):
         tell(number / len(rows))
-        context = row.get("context") or ()
-        stage = router.scores(row["query"], context)
+        query, context = row["query"], row.get("context") or ()
+        stage = router.scores(query, context)
+        decision = router.route(query, context, top_k=len(stage.names))
         right = [stage.names.index(name) for name in _right(row, registry)]
-        for system, order in _orders(stage, baselines, row["query"], plan.systems).items():
+        for system in plan.systems:
+            order = contest.order(system, query, context, stage=stage, decision=decision)
             seen.places[system].append(_place(order, right))
-        seen.decisions.append(router.route(row["query"], context))
+        seen.decisions.append(decision)
         vector = plan.store.embed_queries([stage.normalised])[0]
         scanned = router.index.scan(router.index.quantise_query(vector)).scores
         cosines = np.asarray([(views @ vector).max() for views in exact])
         seen.int8.append((_place(_descending(scanned), right), _place(_descending(cosines), right)))
-    for row in plan.negatives:
-        if len(registry) in (row.get("registry_valid") or ()):
-            seen.negatives.append(router.route(row["query"], row.get("context") or ()).fit)
+    seen.refused = _without_tool(router, plan)
     return seen
+
+
+class _Contest:
+    """The router and what it is measured against, over one registry."""
+
+    def __init__(self, registry: Registry, plan: _Plan, *, known: bool) -> None:
+        self.router = Router(registry, plan.store, cross_encoder=plan.reader, known=known).warm_up()
+        for example in plan.examples:
+            if example["gold_tool"] in self.router.index:
+                self.router.add_example(example["query"], example["gold_tool"])
+        self._bare = Router(registry, plan.store, cross_encoder=plan.reader, known=False)
+        self._plain, self._tuned = Baselines(registry, plan.stock), Baselines(registry, plan.store)
+
+    def order(
+        self,
+        system: str,
+        query: str,
+        context: Sequence[Any],
+        *,
+        stage: StageScores,
+        decision: RoutingDecision,
+    ) -> Order:
+        """Return the places of all tools as `system` ranks them, best first."""
+        orders: dict[str, Callable[[], Order]] = {
+            "full": lambda: _as_decided(decision, stage),
+            "always_read": lambda: _as_read(self.router, query, stage, context),
+            "no_reader": lambda: rank(stage).order,
+            "no_lexical": lambda: _descending(stage.dense),
+            "no_examples": lambda: _as_decided(
+                self._bare.route(query, context, top_k=len(stage.names)), stage
+            ),
+            "dense_tuned": lambda: self._tuned.dense(query),
+            "dense": lambda: self._plain.dense(query),
+            "bm25": lambda: self._plain.bm25(query),
+            "rrf": lambda: self._plain.rrf(query),
+        }
+        return orders[system]()
+
+
+def _as_decided(decision: RoutingDecision, stage: StageScores) -> Order:
+    place = {name: number for number, name in enumerate(stage.names)}
+    return np.asarray([place[candidate.tool] for candidate in decision.candidates], np.intp)
+
+
+def _as_read(router: Router, query: str, stage: StageScores, context: Sequence[Any]) -> Order:
+    ranking = rank(stage)
+    if stage.named:
+        return ranking.order
+    logits = router.read(query, stage, context)
+    return np.asarray(reread(stage, ranking, logits, router.calibration.reader_weight), np.intp)
+
+
+def _without_tool(router: Router, plan: _Plan) -> list[tuple[str, RoutingDecision]]:
+    """Route the requests that no tool fits: over the registry, or over the tools that they bring along."""
+    size = len(router.registry)
+    found = []
+    small = Router(Registry(), plan.store, cross_encoder=plan.reader, known=False, store=False)
+    for row in plan.negatives:
+        kind, context = str(row.get("kind", "none")), row.get("context") or ()
+        if row.get("tools"):
+            small.update(load_registry(row["tools"], name=_OWN))
+            found.append((kind, small.route(row["query"], context)))
+        elif size in row.get("registry_valid", (size,)):
+            found.append((kind, router.route(row["query"], context)))
+    return found
 
 
 def _exact_views(router: Router, store: EmbeddingStore) -> list[NDArray[np.float32]]:
     """Return the float32 vectors of every tool, float32 [n_views, dim] each, that the index holds as INT8."""
-    exact = []
-    for name in router.index.names:
-        rows = [
-            (store.embed_queries if view.kind is ViewKind.EXAMPLE else store.embed_documents)([view.text])
-            for view in router.index.views(name)
-        ]
-        exact.append(np.concatenate(rows))
-    return exact
-
-
-def _orders(stage: StageScores, baselines: Baselines, query: str, systems: Iterable[str]) -> dict[str, Order]:
-    ours: dict[str, Callable[[], Order]] = {
-        "full": lambda: rank(stage).order,
-        "no_lexical": lambda: _descending(stage.dense),
-        "dense": lambda: baselines.dense(query),
-        "bm25": lambda: baselines.bm25(query),
-        "rrf": lambda: baselines.rrf(query),
-    }
-    return {system: ours[system]() for system in systems}
+    return [
+        store.embed_documents([view.text for view in router.index.views(name)]) for name in router.index.names
+    ]
 
 
 def _place(order: Order, right: Sequence[int]) -> int:
@@ -228,95 +314,43 @@ def _descending(scores: NDArray[Any]) -> Order:
     return np.argsort(-scores, kind="stable")
 
 
-def _figures(seen: _Outcomes, rows: list[dict[str, Any]], size: int, systems: Sequence[str]) -> list[Result]:
-    results = []
-    for system in systems:
-        case = {"n_tools": size, "system": system}
-        results += _accuracy(np.asarray(seen.places[system]), case, _TOPS)
-        places = np.asarray(seen.places[system], np.float64)
-        results.append(bootstrap(1 / (places + 1), np.mean, case=case, metric="mrr"))
-    case = {"n_tools": size, "system": "full"}
-    if "full" in systems:
-        results += _by_style(seen, rows, case)
-        results += _gate(seen, case)
-        results += _abstention(seen, case)
-    scanned, exact = np.asarray(seen.int8).T
-    for top in (1, 10):
-        lost = (exact < top).astype(float) - (scanned < top)
-        int8 = {"n_tools": size, "system": "int8", "peer": "float32", "top": top}
-        results.append(bootstrap(lost, np.mean, case=int8, metric="recall_lost"))
-    return results
+def _timings(
+    registry: Registry,
+    rows: list[dict[str, Any]],
+    model: Embedder,
+    reader: CrossEncoder | None,
+    *,
+    known: bool,
+) -> list[Result]:
+    """Time whole decisions, the embedding of the request included, in a router that is warm.
 
-
-def _accuracy(places: NDArray[np.int64], case: dict[str, Any], tops: Sequence[int]) -> list[Result]:
-    return [proportion(int((places < top).sum()), len(places), case=case, metric=f"top{top}") for top in tops]
-
-
-def _by_style(seen: _Outcomes, rows: list[dict[str, Any]], case: dict[str, Any]) -> list[Result]:
-    places = np.asarray(seen.places["full"])
-    results = []
-    for style in dict.fromkeys(row["style"] for row in rows if isinstance(row.get("style"), str)):
-        chosen = np.asarray([row.get("style") == style for row in rows])
-        results += _accuracy(places[chosen], {**case, "style": style}, (1, 3))
-    return results
-
-
-def _gate(seen: _Outcomes, case: dict[str, Any]) -> list[Result]:
-    """Return how often the margin was under tau, and how right both sides of it are."""
-    right = np.asarray(seen.places["full"]) < 1
-    under = np.asarray([decision.margin < decision.tau for decision in seen.decisions])
-    results = [proportion(int(under.sum()), len(under), case=case, metric="escalation_rate")]
-    for side, chosen in (("at least tau", ~under), ("under tau", under)):
-        if chosen.any():
-            hits = int(right[chosen].sum())
-            gate = {**case, "margin": side}
-            results.append(proportion(hits, int(chosen.sum()), case=gate, metric="top1"))
-    return results
-
-
-def _abstention(seen: _Outcomes, case: dict[str, Any]) -> list[Result]:
-    """Return how requests with and without a tool are told apart, and what that is worth."""
-    refused = [decision.outcome is Outcome.NO_TOOL for decision in seen.decisions]
-    results = [proportion(sum(refused), len(refused), case=case, metric="false_abstention")]
-    if not seen.negatives:
-        return results
-    fits = [decision.fit for decision in seen.decisions]
-    value, low, high = _auroc_interval(fits, seen.negatives)
-    n = len(fits) + len(seen.negatives)
-    results.append(Result(case=case, metric="abstain_auroc", value=value, low=low, high=high, n=n))
-    threshold = seen.decisions[0].threshold
-    caught = sum(fit < threshold for fit in seen.negatives)
-    results.append(proportion(caught, len(seen.negatives), case=case, metric="negatives_refused"))
-    right = [*(place < 1 for place in seen.places["full"]), *(False for _ in seen.negatives)]
-    order = np.argsort(-np.asarray([*fits, *seen.negatives]), kind="stable")[: round(_COVERAGE * n)]
-    hits = int(np.asarray(right)[order].sum())
-    covered = {**case, "coverage": _COVERAGE}
-    results.append(proportion(hits, len(order), case=covered, metric="selective_accuracy"))
-    return results
-
-
-def _auroc_interval(higher: list[float], lower: list[float]) -> tuple[float, float, float]:
-    rng = np.random.default_rng(0)
-    above, below = np.asarray(higher), np.asarray(lower)
-    draws = [
-        auroc(rng.choice(above, above.size).tolist(), rng.choice(below, below.size).tolist())
-        for _ in range(1000)
-    ]
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return auroc(higher, lower), float(low), float(high)
-
-
-def _timings(registry: Registry, rows: list[dict[str, Any]], model: Embedder, size: int) -> list[Result]:
-    """Time whole decisions, the embedding of the request included, in a router that is warm."""
-    router = Router(registry, model).warm_up()
+    They are timed with and without the cross-encoder, and behind conversations of growing length.
+    """
     chosen = rows[:: max(1, len(rows) // _TIMED)][:_TIMED]
-    router.route(chosen[0]["query"])
-    decisions = [router.route(row["query"], row.get("context") or ()) for row in chosen]
-    case = {"n_tools": size, "system": "full"}
+    results = []
+    for escalated in (False, True) if reader is not None else (False,):
+        # A margin is never infinite, nor below zero without a name.
+        tau = float("inf") if escalated else 0.0
+        router = Router(
+            registry, model, tau=tau, threshold=0.0, known=known, cross_encoder=reader if escalated else None
+        ).warm_up()
+        router.route(chosen[0]["query"])
+        case = {"n_tools": len(registry), "system": "full", "escalated": escalated}
+        for depth in _DEPTHS:
+            history = [{"role": "assistant", "content": "So it goes. " * 20}] * depth
+            decisions = [
+                router.route(row["query"], [*history, *(row.get("context") or ())]) for row in chosen
+            ]
+            results += _medians(decisions, {**case, "turns_before": depth})
+    return results
+
+
+def _medians(decisions: list[RoutingDecision], case: dict[str, Any]) -> list[Result]:
     times = [{**decision.times_ms, "all": decision.total_ms} for decision in decisions]
-    return [
-        median_interval(
-            [stages[stage] for stages in times], case={**case, "stage": stage}, metric="median_ms", unit="ms"
-        )
-        for stage in times[0]
-    ]
+    stages = max(times, key=len)
+    results = []
+    for stage in stages:
+        values = [one[stage] for one in times if stage in one]
+        at = {**case, "stage": stage}
+        results.append(median_interval(values, case=at, metric="median_ms", unit="ms"))
+    return results

@@ -18,6 +18,7 @@ from nexus_lab.cli import (
     route,
     run,
 )
+from nexus_lab.cli.train_gate import train_gate
 
 __all__ = ["app"]
 
@@ -31,9 +32,11 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("export")(export.export)
+app.command("train-gate")(train_gate)
 app.command("doctor")(doctor.doctor)
 app.command("policies")(policies.policies)
 evaluate.app.command("cache")(cache.cache)
+evaluate.app.command("attention")(cache.attention)
 app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
 app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")

@@ -153,11 +153,21 @@ def routing(
     ] = None,
     size: Annotated[list[int] | None, typer.Option(help="Only the first so many tools; repeat.")] = None,
     system: Annotated[list[str] | None, typer.Option(help="Only these systems; repeat.")] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="JSON object of lists of ids, reported on by themselves as well.")
+    ] = None,
+    apart: Annotated[
+        float, typer.Option(help="Leave out this share of the requests: what the gate was calibrated on.")
+    ] = 0.0,
+    embedder: Annotated[str, typer.Option(help="bundled, stock, a folder, or hf:owner/name.")] = "bundled",
     threads: Threads = None,
     json: Json = None,
+    *,
+    known: Annotated[bool, typer.Option(help="Use the requests for known tools in the package.")] = True,
 ) -> None:
     """Measure routing beside plain baselines, with intervals."""
     from nexus_lab.bench import routing as bench
+    from nexus_lab.routing import read_id_lists
 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("routing", total=1.0)
@@ -168,6 +178,10 @@ def routing(
             examples=examples,
             sizes=size,
             systems=system or bench.SYSTEMS,
+            subsets=read_id_lists(ids) if ids is not None else None,
+            apart=apart,
+            known=known,
+            embedder=embedder,
             threads=threads,
             on_progress=lambda what, done: progress.update(task, description=what, completed=done),
         )
@@ -176,22 +190,40 @@ def routing(
 
 @app.command()
 def arguments(
-    registry: Annotated[Path, typer.Option(help="The tools.")],
-    cases: Annotated[Path, typer.Option(help="JSON Lines of query, gold_tool, gold_args, arg_match.")],
+    cases: Annotated[
+        Path, typer.Option(help="JSON Lines of query, gold_tool and gold_args, or accepted_args.")
+    ],
+    registry: Annotated[
+        Path | None, typer.Option(help="The tools, where the cases do not bring their own.")
+    ] = None,
     model: Model = "bundled",
+    modes: Annotated[str, typer.Option(help="What the model sees of a tool, with commas.")] = "signature,full",
+    systems: Annotated[
+        str, typer.Option(help="full, no_grounding, no_assignment, no_descriptions; with commas, or all.")
+    ] = "full",
+    limit: Annotated[int | None, typer.Option(help="So many cases, chosen by a hash.")] = None,
     threads: Threads = None,
     json: Json = None,
     *,
     route: Annotated[bool, typer.Option(help="Charge arguments of requests that are routed wrong.")] = True,
 ) -> None:
-    """Measure how many arguments the model fills right, seeing a signature or the full schema."""
+    """Measure how many arguments come out right, when the model sees a signature or the full schema."""
     from nexus_lab.bench import arguments as bench
     from nexus_lab.engine import Engine
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router
 
-    tools = load_registry(registry)
-    router = Router(tools, threads=threads) if route else None
+    tools = load_registry(registry) if registry is not None else None
+    router = Router(tools, threads=threads) if route and tools is not None else None
     with Engine.load(model, n_ctx=4096, threads=threads) as engine, bar("filling in") as tell:
-        result = bench.run(engine, tools, cases, router=router, on_progress=tell)
+        result = bench.run(
+            engine,
+            tools,
+            cases,
+            modes=_listed(modes),
+            systems=list(bench.SYSTEMS) if systems == "all" else _listed(systems),
+            limit=limit,
+            router=router,
+            on_progress=tell,
+        )
     show_results(result, json)

@@ -76,8 +76,16 @@ def request(
 def calibrate(
     pairs: Annotated[Path, typer.Option(help="JSON Lines of confusable requests with their right tool.")],
     registry: Annotated[Path, typer.Option(help="Registry that the pairs were made for.")],
-    negatives: Annotated[Path | None, typer.Option(help="JSON Lines of requests that no tool fits.")] = None,
+    negatives: Annotated[
+        list[Path] | None, typer.Option(help="JSON Lines of requests that no tool fits; repeat.")
+    ] = None,
     percentile: Annotated[float, typer.Option(help="Percentile of the margins that becomes tau.")] = 20.0,
+    risk: Annotated[
+        float | None, typer.Option(help="Least tau within this accuracy of always escalating, instead.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(help="Share of the requests to use; the others are kept apart.")
+    ] = 1.0,
     target: Annotated[float, typer.Option(help="Share of answerable requests that may be refused.")] = 0.05,
     embedder: Embedder = "bundled",
     out: Annotated[Path | None, typer.Option(help="File to write; your own calibration by default.")] = None,
@@ -88,7 +96,15 @@ def calibrate(
     router = Router(registry, embedder)
     _warm(router)
     with console.status("routing"):
-        found = calibrate_router(router, pairs, negatives=negatives, percentile=percentile, target=target)
+        found = calibrate_router(
+            router,
+            pairs,
+            negatives=negatives or (),
+            percentile=percentile,
+            risk=risk,
+            target=target,
+            share=share,
+        )
     _show_calibration(found)
     console.print(_safe(f"wrote {save_calibration(found, out)}"))
 

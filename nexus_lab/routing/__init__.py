@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nexus_lab.routing.embedder import SentenceEmbedder, check_bundled_embedder, load_embedder
     from nexus_lab.routing.index import ToolIndex
     from nexus_lab.routing.router import Router
-    from nexus_lab.routing.rows import RowsError, read_rows
+    from nexus_lab.routing.rows import RowsError, read_id_lists, read_rows
     from nexus_lab.routing.scoring import StageScores
     from nexus_lab.routing.store import EmbeddingStore
 
@@ -74,6 +74,7 @@ __all__ = [
     "load_calibration",
     "load_embedder",
     "normalise",
+    "read_id_lists",
     "read_rows",
     "save_calibration",
     "split_identifiers",
@@ -96,6 +97,7 @@ _HOMES = {
     "check_bundled_embedder": "embedder",
     "load_calibration": "calibration",
     "load_embedder": "embedder",
+    "read_id_lists": "rows",
     "read_rows": "rows",
     "save_calibration": "calibration",
 }

@@ -133,13 +133,16 @@ class Candidate:
     score
         Fused score; comparable across requests, not a probability.
     dense
-        Cosine of the request and the best view of the tool.
+        Cosine of the request and the best view of the tool, drawn towards the cosine of its examples where
+        those are nearer.
     lexical
         Saturated BM25, in [0, 1).
+    example
+        Cosine of the request and the tool's nearest example, where it has one.
     cross_encoder
         Score of the cross-encoder, where it was asked.
     view
-        The view whose cosine is `dense`.
+        The view or the example that is nearest.
     """
 
     tool: str
@@ -148,6 +151,7 @@ class Candidate:
     lexical: float
     cross_encoder: float | None = None
     view: View | None = None
+    example: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +174,10 @@ class RoutingDecision:
     reason
         One sentence for the reader.
     fit, threshold
-        Score by which "no tool fits" is judged, and the least one that passes.
+        What "no tool fits" is judged by, and the least that passes: the probability that a tool fits, or the
+        fused score where no probability is calibrated.
+    no_tool_chance
+        Probability that no tool fits, where it is calibrated.
     used_context
         Whether the request refers back, so that the turn before it took part.
     times_ms
@@ -191,6 +198,7 @@ class RoutingDecision:
     fit: float
     threshold: float
     used_context: bool
+    no_tool_chance: float | None = None
     times_ms: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 

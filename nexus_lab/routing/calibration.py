@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.paths import atomic_write, config_dir
+from nexus_lab.routing.abstain import NoTool
 from nexus_lab.routing.base import CalibrationError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "READER_WEIGHT",
     "Abstention",
     "Calibration",
     "RouterCalibration",
@@ -30,7 +32,9 @@ __all__ = [
     "user_calibration_path",
 ]
 
-_VERSION = 1
+_VERSION = 2
+# Of a cross-encoder that was not calibrated: its lead of one nat outweighs most leads of the fused score.
+READER_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,12 @@ class RouterCalibration:
         What the scores are, as the router names it.
     command
         How to make it again.
+    reader, reader_weight
+        Fingerprint of the cross-encoder, and what one unit of its score adds to a fused score.
+    no_tool, no_tool_read
+        Probability that no tool fits, before and after the cross-encoder was asked.
+    curve
+        Rows of the accuracy-escalation curve: ``{"share", "tau", "top1"}``.
     """
 
     gate: Calibration
@@ -107,6 +117,11 @@ class RouterCalibration:
     scoring: str
     command: str
     settings: dict[str, Any] = field(default_factory=dict)
+    reader: str | None = None
+    reader_weight: float = READER_WEIGHT
+    no_tool: NoTool | None = None
+    no_tool_read: NoTool | None = None
+    curve: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> str:
         """Return the calibration as the text of its file."""
@@ -221,6 +236,10 @@ def load_calibration(embedder: str, scoring: str) -> tuple[RouterCalibration, st
     return shipped, "shipped" if same else "shipped for another embedder"
 
 
+def _no_tool(values: dict[str, Any] | None) -> NoTool | None:
+    return None if values is None else NoTool(**values)
+
+
 def _parse(text: str, origin: str) -> RouterCalibration:
     try:
         values = json.loads(text)
@@ -232,6 +251,11 @@ def _parse(text: str, origin: str) -> RouterCalibration:
             scoring=str(values["scoring"]),
             command=str(values["command"]),
             settings=dict(values.get("settings", {})),
+            reader=values.get("reader"),
+            reader_weight=float(values.get("reader_weight", READER_WEIGHT)),
+            no_tool=_no_tool(values.get("no_tool")),
+            no_tool_read=_no_tool(values.get("no_tool_read")),
+            curve=tuple(values.get("curve", ())),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CalibrationError(

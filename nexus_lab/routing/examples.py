@@ -1,4 +1,4 @@
-"""Requests that are known to belong to a tool, as INT8 vectors: what comes with the package, and corrections."""
+"""Requests that belong to a tool, as INT8 vectors: what comes with the package, and corrections."""
 
 from __future__ import annotations
 

@@ -58,17 +58,19 @@ def rank(stage: StageScores) -> Ranking:
     return Ranking(order, fit if len(order) == 1 else fit - float(stage.fused[order[1]]), fit)
 
 
-def judge(request: str, stage: StageScores, ranking: Ranking, *, tau: float, threshold: float) -> Verdict:
+def judge(
+    request: str, stage: StageScores, ranking: Ranking, *, tau: float, fit: float, threshold: float
+) -> Verdict:
     """Pass the best candidate through the gate.
 
     Parameters
     ----------
     tau
         Margin from which it stands by itself.
-    threshold
-        Score under which no tool seems to fit.
+    fit, threshold
+        How well the best one fits, and the least that passes: a score, or a probability.
     """
-    order, margin, fit = ranking
+    order, margin = ranking.order, ranking.margin
     if len(order) == 0 or not request.strip():
         missing = "There are no tools in the registry." if request.strip() else "The request is empty."
         return Verdict(Outcome.NO_TOOL, None, missing)
@@ -77,7 +79,7 @@ def judge(request: str, stage: StageScores, ranking: Ranking, *, tau: float, thr
     if order[0] in stage.named:
         return Verdict(Outcome.AUTO, best, f"The request names {shown}.")
     if fit < threshold:
-        reason = f"The best score, {fit:.3f} for {shown}, is under {threshold:.3f}: no tool seems to fit."
+        reason = f"The best fit, {fit:.3f} for {shown}, is under {threshold:.3f}: no tool seems to fit."
         return Verdict(Outcome.NO_TOOL, None, reason)
     if len(order) == 1:
         return Verdict(Outcome.AUTO, best, f"{shown} is the only tool, and fits with {fit:.3f}.")

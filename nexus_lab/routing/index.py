@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Bytes = NDArray[np.int8]
 
-__all__ = ["DenseScores", "QuantisedQuery", "ToolIndex", "clip_of", "quantise"]
+__all__ = ["LEVELS", "DenseScores", "QuantisedQuery", "ToolIndex", "clip_of", "quantise"]
 
 # Scores of tools past this rank are not told apart: their bound is good enough for a fusion.
 _POOL = 4096
 _CLIP_DEVIATIONS = 5.5
-_LEVELS = 127
+LEVELS = 127
 
 
 class QuantisedQuery(NamedTuple):
@@ -63,8 +63,8 @@ def clip_of(dim: int) -> float:
 
 def quantise(rows: Floats, clip: float) -> Bytes:
     """Return `rows` as int8 in [-127, 127], where `clip` becomes 127."""
-    scaled = np.rint(rows * (_LEVELS / clip))
-    return np.ascontiguousarray(np.clip(scaled, -_LEVELS, _LEVELS), np.int8)
+    scaled = np.rint(rows * (LEVELS / clip))
+    return np.ascontiguousarray(np.clip(scaled, -LEVELS, LEVELS), np.int8)
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class ToolIndex:
     def quantise_query(self, vector: Floats) -> QuantisedQuery:
         """Return a request's vector (float32 [dim]) as int8, on its own scale."""
         largest = float(np.abs(vector).max()) or 1.0
-        return QuantisedQuery(quantise(vector, largest), (largest / _LEVELS) * (self._clip / _LEVELS))
+        return QuantisedQuery(quantise(vector, largest), (largest / LEVELS) * (self._clip / LEVELS))
 
     def scan(self, query: QuantisedQuery) -> DenseScores:
         """Score all tools: for each, the largest cosine among its views.

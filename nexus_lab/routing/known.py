@@ -9,18 +9,39 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from nexus_lab.paths import atomic_write
+from nexus_lab.routing.index import LEVELS, clip_of, quantise
+from nexus_lab.routing.normalise import normalise
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from nexus_lab.registry import ToolSpec
+    from nexus_lab.routing.base import Embedder
 
-__all__ = ["description_digest", "digests_of", "known_requests", "package_rows"]
+    Floats = NDArray[np.float32]
+
+__all__ = [
+    "description_digest",
+    "digests_of",
+    "known_requests",
+    "known_vectors",
+    "package_rows",
+    "write_known_vectors",
+]
 
 _FOLDER = "requests"
 _TOOLS = "tools.json"
+_VECTORS = "vectors.safetensors"
+_KEY_BYTES = 12
 
 
 def known_requests(tool: ToolSpec) -> tuple[str, ...]:
@@ -37,7 +58,7 @@ def description_digest(tool: ToolSpec) -> str:
 
 @cache
 def package_rows() -> tuple[dict[str, Any], ...]:
-    """Return the rows that come with the package: ``tool``, ``server``, ``request``, and what else they say."""
+    """Return the rows that come with the package: ``tool``, ``server``, ``request`` and more."""
     return tuple(
         json.loads(line)
         for file in sorted(files(__package__).joinpath(_FOLDER).iterdir(), key=lambda file: file.name)
@@ -53,6 +74,51 @@ def digests_of(tools: Iterable[ToolSpec]) -> str:
     for tool in tools:
         found.setdefault(tool.name, []).append(description_digest(tool))
     return json.dumps(dict(sorted(found.items())), indent=0) + "\n"
+
+
+def known_vectors(embedder: str, texts: Sequence[str]) -> dict[str, Floats]:
+    """Return the vectors of those `texts` that come with the package, by text.
+
+    Parameters
+    ----------
+    embedder
+        Fingerprint of the embedder that they are wanted of; the package has those of the bundled one.
+    texts
+        As they are matched, see `normalise`.
+
+    Returns
+    -------
+    Each float32 [dim], to within half a level of INT8, which is how the index keeps them anyway.
+    """
+    places, rows = _vectors(embedder)
+    return {text: rows[places[key]] for text in texts if (key := _key(text)) in places}
+
+
+def write_known_vectors(path: Path, embedder: Embedder) -> None:
+    """Write the vectors of all requests of the package, as `embedder` makes them."""
+    from safetensors.numpy import save
+
+    texts = list(dict.fromkeys(normalise(request).text for some in _by_tool().values() for request in some))
+    rows = quantise(embedder.embed_queries(texts), clip_of(embedder.dim))
+    keys = np.frombuffer(b"".join(_key(text) for text in texts), np.uint8).reshape(len(texts), _KEY_BYTES)
+    atomic_write(path, save({"keys": keys, "rows": rows}, metadata={"embedder": embedder.fingerprint}))
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:_KEY_BYTES]
+
+
+@cache
+def _vectors(embedder: str) -> tuple[dict[bytes, int], Floats]:
+    from safetensors import safe_open
+
+    path = files(__package__).joinpath(_FOLDER, _VECTORS)
+    with as_file(path) as file, safe_open(file, framework="numpy") as opened:
+        if (opened.metadata() or {}).get("embedder") != embedder:
+            return {}, np.zeros((0, 0), np.float32)
+        keys, rows = opened.get_tensor("keys"), opened.get_tensor("rows")
+    step = np.float32(clip_of(rows.shape[1]) / LEVELS)
+    return {key.tobytes(): place for place, key in enumerate(keys)}, rows.astype(np.float32) * step
 
 
 @cache

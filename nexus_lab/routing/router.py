@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import Registry, load_registry, neutralise, repair_text
-from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision, RoutingError, View, ViewKind
+from nexus_lab.registry import Registry, load_registry, repair_text
+from nexus_lab.routing.base import Candidate, RoutingDecision, RoutingError, View, ViewKind
 from nexus_lab.routing.calibration import RouterCalibration, load_calibration
-from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
-from nexus_lab.routing.scoring import SCORING, Scorer, StageScores, timed
+from nexus_lab.routing.deciding import Course, Rules, read_candidates, settle
+from nexus_lab.routing.gate import rank
+from nexus_lab.routing.scoring import SCORING, Scorer, StageScores
 from nexus_lab.routing.store import EmbeddingStore
-from nexus_lab.routing.views import tool_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nexus_lab.registry import ToolSpec
     from nexus_lab.routing.base import CrossEncoder, Embedder, Message
@@ -28,8 +28,6 @@ __all__ = ["Router"]
 
 logger = logging.getLogger(__name__)
 
-_RERANK_DEPTH = 10
-
 
 @dataclass(slots=True)
 class _Warm:
@@ -39,6 +37,7 @@ class _Warm:
     calibration: RouterCalibration
     calibrated_by: str
     store: EmbeddingStore | None
+    reader: CrossEncoder | None
 
 
 class Router:
@@ -60,11 +59,14 @@ class Router:
     threshold
         Least score of a tool that fits; ``None`` takes the calibrated one, 0 hardly ever abstains.
     cross_encoder
-        Who decides below tau; without one such a decision is marked ``escalation_unavailable``.
+        Who decides below tau; with ``None`` such a decision is marked ``escalation_unavailable``. ``bundled``
+        is the one that comes with the package; ``auto`` takes it unless an embedder was given as an object.
     threads
         Most threads of the embedder.
     store
         Keep the vectors of tools on disk, so that the next router over the same tools starts at once.
+    known
+        Give tools of public servers the requests that come with the package, as examples.
     """
 
     def __init__(
@@ -75,14 +77,16 @@ class Router:
         tau: float | None = None,
         top_k: int = 3,
         threshold: float | None = None,
-        cross_encoder: CrossEncoder | None = None,
+        cross_encoder: CrossEncoder | str | None = "auto",
         threads: int | None = None,
         store: bool = True,
+        known: bool = True,
     ) -> None:
         _check_gate(tau, top_k)
         self._registry = registry if isinstance(registry, Registry) else load_registry(registry)
         self.top_k = top_k
-        self.cross_encoder = cross_encoder
+        self._reader = cross_encoder
+        self._known = known
         self._given = embedder
         self._threads, self._store = threads, store
         self._tau, self._threshold = tau, threshold
@@ -125,6 +129,11 @@ class Router:
     def embedder(self) -> Embedder:
         """The embedder in use."""
         return self._warm().scorer.embedder
+
+    @property
+    def cross_encoder(self) -> CrossEncoder | None:
+        """Who decides below tau."""
+        return self._warm().reader
 
     @property
     def index(self) -> ToolIndex:
@@ -176,13 +185,27 @@ class Router:
         with self._turn:
             stage = self.scores(request, context)
             return self._decide(
-                request, stage, self.tau if tau is None else tau, self.top_k if top_k is None else top_k
+                request,
+                context,
+                stage,
+                self.tau if tau is None else tau,
+                self.top_k if top_k is None else top_k,
             )
 
     def scores(self, request: str, context: Sequence[Message] = ()) -> StageScores:
         """Return what each stage says about all tools, without deciding."""
         with self._turn:
             return self._warm().scorer.scores(request, context)
+
+    def read(self, request: str, stage: StageScores, context: Sequence[Message] = ()) -> Mapping[int, float]:
+        """Return what the cross-encoder says of the first ten tools, by place; empty without one."""
+        with self._turn:
+            warm = self._warm()
+            if warm.reader is None or not len(stage.names):
+                return {}
+            return read_candidates(
+                warm.reader, request, stage, rank(stage), scorer=warm.scorer, context=context
+            )
 
     def update(self, registry: Registry) -> None:
         """Take over `registry`: tools that are new or changed are embedded, ones that are gone are dropped.
@@ -233,64 +256,57 @@ class Router:
         with self._turn:
             self._warm().scorer.check_integrity()
 
-    def _decide(self, request: str, stage: StageScores, tau: float, top_k: int) -> RoutingDecision:
+    def _decide(
+        self, request: str, context: Sequence[Message], stage: StageScores, tau: float, top_k: int
+    ) -> RoutingDecision:
         _check_gate(tau, top_k)
-        times = stage.times_ms
-        with timed(times, "gate"):
-            ranking = rank(stage)
-            verdict = judge(request, stage, ranking, tau=tau, threshold=self.threshold)
-            depth = max(top_k, _RERANK_DEPTH) if self.cross_encoder else top_k
-            candidates = [self._candidate(stage, int(place)) for place in ranking.order[:depth]]
-        if verdict.outcome is Outcome.ESCALATION_UNAVAILABLE and self.cross_encoder is not None:
-            with timed(times, "rerank"):
-                candidates, verdict = self._escalate(self.cross_encoder, candidates, stage, ranking, tau)
+        course = settle(request, stage, self._warm().scorer, self._rules(tau), context)
+        candidates = tuple(self._candidate(stage, course, place) for place in course.order[:top_k])
         return RoutingDecision(
             request=request,
             normalised=stage.normalised,
-            candidates=tuple(candidates[:top_k]),
-            margin=ranking.margin,
+            candidates=candidates,
+            margin=course.ranking.margin,
             dense_margin=stage.dense_margin,
             tau=tau,
-            outcome=verdict.outcome,
-            tool=verdict.tool,
-            reason=verdict.reason,
-            fit=ranking.fit,
-            threshold=self.threshold,
+            outcome=course.verdict.outcome,
+            tool=course.verdict.tool,
+            reason=course.verdict.reason,
+            fit=course.fit,
+            threshold=course.threshold,
+            no_tool_chance=course.no_tool,
             used_context=stage.reference is not None,
-            times_ms=times,
+            times_ms=stage.times_ms,
             settings=self._settings(tau, top_k),
         )
 
-    def _escalate(
-        self,
-        reader: CrossEncoder,
-        candidates: list[Candidate],
-        stage: StageScores,
-        ranking: Ranking,
-        tau: float,
-    ) -> tuple[list[Candidate], Verdict]:
-        documents = [tool_document(self.registry[candidate.tool]) for candidate in candidates]
-        scores = reader.score(stage.normalised, documents)
-        judged = [
-            replace(candidate, cross_encoder=float(score))
-            for candidate, score in zip(candidates, scores, strict=True)
-        ]
-        judged.sort(key=lambda candidate: -(candidate.cross_encoder or 0.0))
-        best = judged[0].tool
-        reason = (
-            f"The margin of {ranking.margin:.4f} is under tau = {tau:.4f}; {reader.name} chose "
-            f"{neutralise(best, limit=80)} among {len(judged)}."
+    def _rules(self, tau: float) -> Rules:
+        warm = self._warm()
+        calibration = warm.calibration
+        given = self._threshold is not None
+        ours = warm.calibrated_by != "shipped for another embedder" and not given
+        reader = warm.reader
+        read = ours and reader is not None and calibration.reader == getattr(reader, "fingerprint", None)
+        return Rules(
+            tau=tau,
+            threshold=self.threshold,
+            no_tool=calibration.no_tool if ours else None,
+            no_tool_read=calibration.no_tool_read if read else None,
+            reader=reader,
+            reader_weight=calibration.reader_weight,
         )
-        return judged, Verdict(Outcome.ESCALATED, best, reason)
 
-    def _candidate(self, stage: StageScores, place: int) -> Candidate:
+    def _candidate(self, stage: StageScores, course: Course, place: int) -> Candidate:
         name = stage.names[place]
+        example = float(stage.examples.best[place])
         return Candidate(
             tool=name,
             score=float(stage.fused[place]),
             dense=float(stage.dense[place]),
             lexical=float(stage.lexical[place]),
+            cross_encoder=course.logits.get(place),
             view=self._matched(stage, place),
+            example=example if stage.examples.nearest[place] >= 0 else None,
         )
 
     def _matched(self, stage: StageScores, place: int) -> View:
@@ -311,7 +327,8 @@ class Router:
             "n_tools": len(warm.scorer.index),
             "n_vectors": warm.scorer.index.n_vectors,
             "kernel": warm.scorer.index.kernel,
-            "cross_encoder": self.cross_encoder.name if self.cross_encoder else None,
+            "n_examples": len(warm.scorer.example_index),
+            "cross_encoder": warm.reader.name if warm.reader else None,
         }
 
     def _warm(self, on_progress: Progress | None = None) -> _Warm:
@@ -323,7 +340,7 @@ class Router:
     def _make(self, on_progress: Progress | None) -> _Warm:
         embedder = self._load_embedder(on_progress)
         store = EmbeddingStore(embedder) if self._store and not isinstance(embedder, EmbeddingStore) else None
-        scorer = Scorer(embedder if store is None else store)
+        scorer = Scorer(embedder if store is None else store, known=self._known)
         scorer.apply(self.registry, on_progress)
         if store is not None:
             store.save()
@@ -332,7 +349,19 @@ class Router:
             logger.warning("tau was not calibrated for %s; run nexus-lab route calibrate", embedder.name)
         if on_progress is not None:
             on_progress("router ready", 1.0)
-        return _Warm(scorer, calibration, origin, store)
+        return _Warm(scorer, calibration, origin, store, self._load_reader())
+
+    def _load_reader(self) -> CrossEncoder | None:
+        given = self._reader
+        if given == "auto":
+            given = "bundled" if self._given is None or isinstance(self._given, str) else None
+        if not isinstance(given, str):
+            return given
+        if given != "bundled":
+            raise RoutingError(f"no cross-encoder {given!r}", next_step="give 'bundled', None or an object")
+        from nexus_lab.routing.reader import load_reader, reader_is_there
+
+        return load_reader() if reader_is_there() else None
 
     def _load_embedder(self, on_progress: Progress | None) -> Embedder:
         if self._given is not None and not isinstance(self._given, str):

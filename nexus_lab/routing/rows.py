@@ -12,7 +12,7 @@ from nexus_lab.routing.base import RoutingError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RowsError", "file_digest", "read_rows"]
+__all__ = ["RowsError", "file_digest", "read_id_lists", "read_rows"]
 
 
 class RowsError(RoutingError):
@@ -20,7 +20,7 @@ class RowsError(RoutingError):
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file; each has at least a ``query``.
+    """Return the objects of a JSON Lines file; each has at least a ``query`` (or a ``request``).
 
     Raises
     ------
@@ -41,7 +41,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             raise RowsError(
                 f"line {number} of {path} is not JSON: {error}", next_step="write one object a line"
             ) from error
-        if not isinstance(row, dict) or not isinstance(row.get("query"), str):
+        if isinstance(row, dict) and "query" not in row:
+            row = {**row, "query": row.get("request")}
+        if not isinstance(row, dict) or not isinstance(row["query"], str):
             shown = neutralise(line, limit=60)
             raise RowsError(
                 f"line {number} of {path} has no text under 'query': {shown}",
@@ -49,6 +51,23 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             )
         rows.append(row)
     return rows
+
+
+def read_id_lists(path: Path) -> dict[str, list[str]]:
+    """Return the lists of ids of a JSON object, by name.
+
+    Raises
+    ------
+    RowsError
+        When the file holds no such object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RowsError(f"{path} cannot be read: {error}", next_step="give a JSON object") from error
+    if not isinstance(values, dict) or not all(isinstance(ids, list) for ids in values.values()):
+        raise RowsError(f"{path} holds no lists of ids", next_step='write {"core": ["gh-0001"]}')
+    return {str(name): [str(one) for one in ids] for name, ids in values.items()}
 
 
 def file_digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the routing models are trained on: requests with their tool, in the pool of tools they are told from."""
+"""What the routing models learn from: requests with their tool, and the tools it is told from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.routing.base import RoutingError
+from nexus_lab.registry import Registry, ToolSpec
 from nexus_lab.routing.scoring import tools_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from nexus_lab.registry import Registry, ToolSpec
     from nexus_lab.routing.base import Message
 
-__all__ = ["Pool", "TrainingRow", "share_of", "training_pool"]
+__all__ = ["Pool", "TrainingRow", "described_tools", "share_of", "training_pool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,6 @@ def training_pool(
         Servers whose tools and requests take no part.
     kept_apart
         Share of the tools, by a hash of their names, that takes no part.
-
-    Raises
-    ------
-    RoutingError
-        When no row belongs to the registry.
     """
     tools = {
         key: tool
@@ -82,12 +76,19 @@ def training_pool(
         if tool.server not in without_servers and share_of(key) >= kept_apart
     }
     found = [row for given in rows if (row := _row(given, tools)) is not None]
-    if not found:
-        raise RoutingError(
-            f"no request belongs to {registry.name!r}",
-            next_step='give JSON Lines such as {"tool": "list_issues", "request": "What is open?"}',
-        )
     return Pool(registry.name, tools, tuple(found))
+
+
+def described_tools(rows: Iterable[Mapping[str, Any]]) -> Registry:
+    """Return the tools that rows bring along: ``description``, and ``parameters`` by name."""
+    found: dict[str, ToolSpec] = {}
+    for row in rows:
+        if isinstance(row.get("description"), str) and isinstance(row.get("tool"), str):
+            described = row.get("parameters") or {}
+            properties = {name: {"description": str(text)} for name, text in described.items()}
+            schema = {"type": "object", "properties": properties}
+            found[row["tool"]] = ToolSpec(row["tool"], row["description"], schema, server=row.get("server"))
+    return Registry.of(found.values(), name="described in the rows")
 
 
 def _row(given: Mapping[str, Any], tools: Mapping[str, ToolSpec]) -> TrainingRow | None:

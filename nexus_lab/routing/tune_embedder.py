@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.routing.base import ViewKind
+from nexus_lab.routing.embedder import transformer_of
 from nexus_lab.routing.normalise import normalise
 from nexus_lab.routing.views import tool_views
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     Progress = Callable[[str, float], None]
 
 __all__ = ["EmbedderRecipe", "tune_embedder"]
+
+_PADDED_TOGETHER = 24
+_NEVER = -1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,9 @@ class EmbedderRecipe:
 class _Sampler:
     """Draws batches: tools of one pool, half of them of one server, with their requests."""
 
-    def __init__(self, pools: Sequence[Pool], recipe: EmbedderRecipe, embed: Callable[[list[str]], Any]) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], recipe: EmbedderRecipe, embed: Callable[[list[str]], Any]
+    ) -> None:
         self.recipe = recipe
         self.chooser = np.random.default_rng(recipe.seed)
         self.pools = [_Side(pool, embed) for pool in pools]
@@ -123,7 +129,10 @@ class _Side:
 
     def rivals(self, first: Sequence[str], second: Sequence[str]) -> Any:
         """Return cosine [len(first), len(second)] of tools of different servers, 0 within one server."""
-        cosines = self.vectors[[self.place[key] for key in first]] @ self.vectors[[self.place[key] for key in second]].T
+        cosines = (
+            self.vectors[[self.place[key] for key in first]]
+            @ self.vectors[[self.place[key] for key in second]].T
+        )
         foreign = [[self.tools[one].server != self.tools[two].server for two in second] for one in first]
         return cosines * np.asarray(foreign)
 
@@ -150,10 +159,15 @@ def _draw(chooser: np.random.Generator, keys: list[str], count: int, counts: dic
     if len(keys) <= count:
         return list(keys)
     weights = np.asarray([counts[key] for key in keys])
-    return [keys[int(place)] for place in chooser.choice(len(keys), count, replace=False, p=weights / weights.sum())]
+    return [
+        keys[int(place)]
+        for place in chooser.choice(len(keys), count, replace=False, p=weights / weights.sum())
+    ]
 
 
-def tune_embedder(model: Any, pools: Sequence[Pool], recipe: EmbedderRecipe, tell: Progress) -> dict[str, Any]:
+def tune_embedder(
+    model: Any, pools: Sequence[Pool], recipe: EmbedderRecipe, tell: Progress
+) -> dict[str, Any]:
     """Tune a sentence-transformers model in place, and return what was done.
 
     Parameters
@@ -162,36 +176,19 @@ def tune_embedder(model: Any, pools: Sequence[Pool], recipe: EmbedderRecipe, tel
         A `SentenceTransformer` of one transformer and mean pooling; its token embeddings stay.
     """
     import torch
-    from torch.nn import functional
 
     torch.manual_seed(recipe.seed)
-    encoder, tokenizer = model[0].model if hasattr(model[0], "model") else model[0].auto_model, model.tokenizer
-
-    def embed(texts: list[str]) -> Any:
-        return model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
-
-    sampler = _Sampler(pools, recipe, embed)
+    encoder, tokenizer = transformer_of(model), model.tokenizer
+    sampler = _Sampler(
+        pools, recipe, lambda texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+    )
     steps = int(recipe.epochs * sampler.n_rows / (recipe.tools * recipe.requests)) + 1
     for parameter in encoder.embeddings.parameters():
         parameter.requires_grad_(False)
     trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-
-    def vectors(texts: list[str], tokens: int) -> Any:
-        order = np.argsort([len(text) for text in texts])
-        parts = np.array_split(order, max(1, len(texts) // 24))
-        rows: list[Any] = [None] * len(texts)
-        for part in parts:
-            batch = tokenizer([texts[int(place)] for place in part], padding=True, truncation=True, max_length=tokens, return_tensors="pt")
-            hidden = encoder(**batch).last_hidden_state
-            mask = batch["attention_mask"].unsqueeze(-1)
-            pooled = functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
-            for place, row in zip(part, pooled, strict=True):
-                rows[int(place)] = row
-        return torch.stack(rows)
-
     encoder.train()
-    began, done, losses = time.monotonic(), 0, []
+    began, losses = time.monotonic(), []
     for step in range(steps):
         gone = max(step / steps, (time.monotonic() - began) / recipe.seconds)
         if gone >= 1:
@@ -199,28 +196,66 @@ def tune_embedder(model: Any, pools: Sequence[Pool], recipe: EmbedderRecipe, tel
         for group in optimiser.param_groups:
             group["lr"] = recipe.learning_rate * min(gone / 0.1 + 0.02, (1 - gone) / 0.9)
         side, right, hard, requests = sampler.batch()
-        owners = np.repeat(np.arange(len(right)), recipe.requests)
         documents = [side.text(key, sampler.chooser) for key in right + hard]
-        asked = vectors(requests, recipe.request_tokens)
-        told = vectors(documents, recipe.tool_tokens)
-        barred = torch.as_tensor(side.rivals(right, right + hard) > recipe.rival_cosine)[owners]
-        scores = (asked @ told.T / recipe.temperature).masked_fill(barred, -1e4)
-        loss = functional.cross_entropy(scores, torch.as_tensor(owners))
-        among = asked @ asked.T / recipe.temperature
-        same = torch.as_tensor(owners[:, None] == owners[None, :])
-        itself = torch.eye(len(requests), dtype=torch.bool)
-        among = among.masked_fill(itself | (barred[:, owners] & ~same), -1e4)
-        twins = same & ~itself
-        alike = -(torch.log_softmax(among, 1) * twins).sum(1) / twins.sum(1)
-        total = loss + recipe.same * alike.mean()
+        asked = _vectors(encoder, tokenizer, requests, recipe.request_tokens)
+        told = _vectors(encoder, tokenizer, documents, recipe.tool_tokens)
+        barred = side.rivals(right, right + hard) > recipe.rival_cosine
+        found, alike = _losses(asked, told, barred, recipe)
         optimiser.zero_grad()
-        total.backward()
+        (found + recipe.same * alike).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
-        done += 1
-        losses.append((float(loss.detach()), float(alike.mean().detach())))
+        losses.append((float(found.detach()), float(alike.detach())))
         if step % 10 == 0:
             recent = np.mean(losses[-10:], axis=0)
             tell(f"tuning the embedder: loss {recent[0]:.3f} and {recent[1]:.3f}, step {step}", gone)
     encoder.eval()
-    return {"steps": done, "rows": sampler.n_rows, "seconds": round(time.monotonic() - began)}
+    return {"steps": len(losses), "rows": sampler.n_rows, "seconds": round(time.monotonic() - began)}
+
+
+def _vectors(encoder: Any, tokenizer: Any, texts: list[str], tokens: int) -> Any:
+    """Return a tensor [n, dim] of unit rows; texts of like length are padded together."""
+    import torch
+    from torch.nn import functional
+
+    order = np.argsort([len(text) for text in texts])
+    rows: list[Any] = [None] * len(texts)
+    for part in np.array_split(order, max(1, len(texts) // _PADDED_TOGETHER)):
+        batch = tokenizer(
+            [texts[int(place)] for place in part],
+            padding=True,
+            truncation=True,
+            max_length=tokens,
+            return_tensors="pt",
+        )
+        hidden = encoder(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        pooled = functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+        for place, row in zip(part, pooled, strict=True):
+            rows[int(place)] = row
+    return torch.stack(rows)
+
+
+def _losses(asked: Any, told: Any, rivals: Any, recipe: EmbedderRecipe) -> tuple[Any, Any]:
+    """Return the loss of requests against tools, and of requests against one another.
+
+    Parameters
+    ----------
+    asked, told
+        Vectors of the requests, those of a tool in a row, and of the tools, the right ones first.
+    rivals
+        bool [n_right, n_tools]: tools that do not count as mistakes.
+    """
+    import torch
+    from torch.nn import functional
+
+    owners = np.repeat(np.arange(len(rivals)), recipe.requests)
+    barred = torch.as_tensor(rivals)[owners]
+    scores = (asked @ told.T / recipe.temperature).masked_fill(barred, _NEVER)
+    found = functional.cross_entropy(scores, torch.as_tensor(owners))
+    same = torch.as_tensor(owners[:, None] == owners[None, :])
+    itself = torch.eye(len(owners), dtype=torch.bool)
+    among = (asked @ asked.T / recipe.temperature).masked_fill(itself | (barred[:, owners] & ~same), _NEVER)
+    twins = same & ~itself
+    alike = -(torch.log_softmax(among, 1) * twins).sum(1) / twins.sum(1)
+    return found, alike.mean()

@@ -47,13 +47,13 @@ class ReaderRecipe:
     """
 
     requests: int = 8
-    candidates: int = 6
-    frozen_layers: int = 1
+    candidates: int = 4
+    frozen_layers: int = 3
     learning_rate: float = 1e-4
-    head_learning_rate: float = 1e-3
+    head_learning_rate: float = 1e-2
     weight_decay: float = 0.01
     with_example: float = 0.5
-    missing: float = 0.12
+    missing: float = 0.08
     seconds: float = 1500.0
     epochs: float = 3.0
     seed: int = 0
@@ -62,12 +62,12 @@ class ReaderRecipe:
 def tune_reader(
     model: Any, tokenizer: Any, lists: Sequence[CandidateList], recipe: ReaderRecipe, tell: Progress
 ) -> dict[str, Any]:
-    """Tune a sequence classifier with one output in place, and return what was done.
+    """Tune a `PairModel` in place, and return what was done.
 
     Parameters
     ----------
     model, tokenizer
-        Of a `sentence_transformers.CrossEncoder`.
+        Of `bare_reader`.
     lists
         Requests with their candidates.
     """
@@ -79,14 +79,19 @@ def tune_reader(
     for frozen in (encoder.embeddings, *encoder.encoder.layer[: recipe.frozen_layers]):
         for parameter in frozen.parameters():
             parameter.requires_grad_(False)
-    head = [*model.classifier.parameters(), *encoder.pooler.parameters()]
+    head = [model.scale, model.offset]
     body = [p for p in encoder.encoder.parameters() if p.requires_grad]
     rates = (recipe.learning_rate, recipe.head_learning_rate)
     optimiser = torch.optim.AdamW(
-        [{"params": body, "lr": rates[0]}, {"params": head, "lr": rates[1]}], weight_decay=recipe.weight_decay
+        [
+            {"params": body, "lr": rates[0], "weight_decay": recipe.weight_decay},
+            {"params": head, "lr": rates[1], "weight_decay": 0.0},
+        ]
     )
     model.train()
-    began, losses, right, seen = time.monotonic(), [], [], 0
+    began, seen = time.monotonic(), 0
+    losses: list[float] = []
+    right: list[float] = []
     total = int(recipe.epochs * len(lists))
     order: list[int] = []
     while seen < total:
@@ -107,11 +112,12 @@ def tune_reader(
             max_length=MOST_TOKENS,
             return_tensors="pt",
         )
-        scores = model(**batch).logits[:, 0]
-        loss, hits, start = torch.zeros(()), 0, 0
-        for _, told, gold in drawn:
-            of_list = torch.cat([torch.zeros(1), scores[start : start + len(told)]])
-            start += len(told)
+        scores = model(**batch)
+        loss: Any = torch.zeros(())
+        hits, start = 0, 0
+        for _, read, gold in drawn:
+            of_list = torch.cat([torch.zeros(1), scores[start : start + len(read)]])
+            start += len(read)
             chances = torch.log_softmax(of_list, 0)
             wanted = chances[torch.as_tensor([place + 1 for place in gold] or [0])]
             loss = loss - torch.logsumexp(wanted, 0)
@@ -126,14 +132,21 @@ def tune_reader(
         losses.append(float(loss.detach()))
         right.append(hits / len(drawn))
         if len(losses) % 10 == 0:
-            tell(f"tuning the cross-encoder: loss {np.mean(losses[-40:]):.3f}, right {np.mean(right[-40:]):.0%} after {seen}", gone)
+            mean = f"loss {np.mean(losses[-40:]):.3f}, right {np.mean(right[-40:]):.0%}"
+            tell(f"tuning the cross-encoder: {mean} after {seen}", gone)
     model.eval()
     return {"requests": seen, "lists": len(lists), "seconds": round(time.monotonic() - began)}
 
 
-def _drawn(row: CandidateList, recipe: ReaderRecipe, chooser: np.random.Generator) -> tuple[str, list[str], list[int]]:
+def _drawn(
+    row: CandidateList, recipe: ReaderRecipe, chooser: np.random.Generator
+) -> tuple[str, list[str], list[int]]:
     """Return a request's text, the texts of some candidates, and the places of the right ones."""
-    gold = [] if not row.right or chooser.random() < recipe.missing else [row.right[int(chooser.integers(len(row.right)))]]
+    gold = (
+        []
+        if not row.right or chooser.random() < recipe.missing
+        else [row.right[int(chooser.integers(len(row.right)))]]
+    )
     count = recipe.candidates - len(gold)
     # The first are the likeliest mistakes; one in three comes from further down.
     near = row.wrong[: count + 3]

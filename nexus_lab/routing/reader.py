@@ -1,0 +1,92 @@
+"""The cross-encoder that comes with the package: it reads a request together with a tool."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.registry import repair_text
+from nexus_lab.routing.embedder import check_bundled_embedder, one_thread
+from nexus_lab.routing.reading import MOST_TOKENS
+from nexus_lab.routing.weights import fill, read_card, read_weights, weights_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+__all__ = ["NAME", "ToolReader", "bare_reader", "load_reader"]
+
+NAME = "reader"
+
+
+class ToolReader:
+    """A `CrossEncoder` of six MiniLM layers; use `load_reader` to make one.
+
+    A score is a logit against "none of them", so 0 is where a tool fits as likely as not. Calls from several
+    threads take turns.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, fingerprint: str) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._turn = threading.Lock()
+        self.name, self.fingerprint = name, fingerprint
+
+    def __repr__(self) -> str:
+        return f"ToolReader({self.name!r})"
+
+    def score(self, request: str, documents: Sequence[str]) -> Floats:
+        """Return float32 [n]: how well each tool fits the request."""
+        import torch
+
+        if not documents:
+            return np.zeros(0, np.float32)
+        batch = self._tokenizer(
+            [repair_text(request)] * len(documents),
+            [repair_text(document) for document in documents],
+            padding=True,
+            truncation="longest_first",
+            max_length=MOST_TOKENS,
+            return_tensors="pt",
+        )
+        with self._turn, one_thread(), torch.inference_mode():
+            logits = self._model(**batch)
+        return np.asarray(logits.numpy(), np.float32)
+
+
+def reader_is_there() -> bool:  # TEMPORARY
+    return bool(weights_folder(NAME).joinpath(f"{NAME}.json").is_file())
+
+
+def load_reader() -> ToolReader:
+    """Return the cross-encoder of the user, where `nexus-lab train-gate` made one, else the package's.
+
+    Raises
+    ------
+    WeightsError
+        When the weights are damaged, or were made for another base model.
+    """
+    folder = weights_folder(NAME)
+    card = read_card(folder, NAME)
+    model, tokenizer = bare_reader()
+    fill(model, read_weights(folder, NAME), name=NAME)
+    model.eval()
+    return ToolReader(model, tokenizer, name=str(card.get("name", NAME)), fingerprint=card["sha256"])
+
+
+def bare_reader() -> tuple[Any, Any]:
+    """Return an untrained cross-encoder over the bundled model's token embeddings, and its tokenizer."""
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from nexus_lab.routing.pair_model import PairModel
+
+    weights = check_bundled_embedder()
+    bert = BertModel(BertConfig.from_pretrained(weights.parent), add_pooling_layer=False)
+    bert.load_state_dict(load_file(weights), strict=False)
+    tokenizer: Any = AutoTokenizer.from_pretrained(weights.parent)
+    return PairModel(bert), tokenizer
