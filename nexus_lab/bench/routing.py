@@ -14,7 +14,7 @@ from nexus_lab.registry import Registry, load_registry
 from nexus_lab.routing import EmbeddingStore, Router, load_embedder, read_rows
 from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import rank
-from nexus_lab.routing.reader import load_reader
+from nexus_lab.routing.reader import choose_reader
 from nexus_lab.routing.scoring import tools_by_key
 from nexus_lab.routing.training_rows import share_of
 
@@ -79,7 +79,7 @@ def run(
     apart: float = 0.0,
     known: bool = True,
     embedder: Embedder | str = "bundled",
-    cross_encoder: CrossEncoder | str | None = "bundled",
+    cross_encoder: CrossEncoder | str | None = "auto",
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> ResultFile:
@@ -142,7 +142,7 @@ def run(
         subsets=subsets or {},
         store=EmbeddingStore(model, queries=True),
         stock=EmbeddingStore(stock, queries=True),
-        reader=load_reader() if isinstance(cross_encoder, str) else cross_encoder,
+        reader=choose_reader(cross_encoder, embedder),
     )
     results: list[Result] = []
     used: dict[int, int] = {}

@@ -86,6 +86,9 @@ def calibrate(
     share: Annotated[
         float, typer.Option(help="Share of the requests to use; the others are kept apart.")
     ] = 1.0,
+    held: Annotated[
+        float, typer.Option(help="Share of the package's requests without a tool that takes part.")
+    ] = 0.0,
     target: Annotated[float, typer.Option(help="Share of answerable requests that may be refused.")] = 0.05,
     embedder: Embedder = "bundled",
     out: Annotated[Path | None, typer.Option(help="File to write; your own calibration by default.")] = None,
@@ -104,6 +107,7 @@ def calibrate(
             risk=risk,
             target=target,
             share=share,
+            held=held,
         )
     _show_calibration(found)
     console.print(_safe(f"wrote {save_calibration(found, out)}"))

@@ -113,10 +113,10 @@ class RoutingPanel(Panel):
     def _calibrated(self) -> tuple[RouterCalibration, str]:
         """Return the calibration and whose it is; before the router is warm, that of the bundled embedder."""
         if self._calibration is None:
-            from nexus_lab.routing.embedder import BUNDLED_SHA256
+            from nexus_lab.routing.embedder import bundled_fingerprint
             from nexus_lab.routing.scoring import SCORING
 
-            self._calibration = load_calibration(BUNDLED_SHA256, SCORING)
+            self._calibration = load_calibration(bundled_fingerprint(), SCORING)
         return self._calibration
 
     # -- what it hears ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from nexus_lab.routing.calibration import (
 )
 from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import Ranking, rank
+from nexus_lab.routing.known import package_rows
 from nexus_lab.routing.router import Router
 from nexus_lab.routing.rows import file_digest, read_rows
 from nexus_lab.routing.scoring import SCORING, StageScores
@@ -87,6 +88,7 @@ def calibrate_router(
     risk: float | None = None,
     target: float = 0.05,
     share: float = 1.0,
+    held: float = 0.0,
     on_progress: Progress | None = None,
 ) -> RouterCalibration:
     """Calibrate the gate, the weight of the cross-encoder and the abstention over the router's registry.
@@ -109,6 +111,9 @@ def calibrate_router(
         Share of answerable requests that may be refused.
     share
         Of the requests, by a hash of their text; the others are kept apart to report on.
+    held
+        Share of the package's own requests without a tool, by a hash of their text, that takes part: the ones
+        that `train_reader` was told to hold.
 
     Raises
     ------
@@ -130,6 +135,10 @@ def calibrate_router(
     size = len(registry)
     over = [row for row in without if not row.get("tools") and size in row.get("registry_valid", (size,))]
     none = [_seen(router, row, registry.name) for row in _told(over, tell, "requests without a tool")]
+    none += [
+        _seen(router, row, registry.name)
+        for row in _told(_held_rows(registry, held), tell, "requests of the package")
+    ]
     own = [row for row in (*rows, *without) if row.get("tools")] if without else []
     beside = _over_own(router, _told(own, tell, "requests with their own tools"))
     weight = _reader_weight(seen)
@@ -150,7 +159,8 @@ def calibrate_router(
             registry,
             negatives,
             {"percentile" if risk is None else "risk": percentile if risk is None else risk, "target": target}
-            | ({"share": share} if share < 1 else {}),
+            | ({"share": share} if share < 1 else {})
+            | ({"held": held} if held else {}),
         ),
         settings={
             "embedder_name": router.embedder.name,
@@ -164,6 +174,17 @@ def calibrate_router(
         no_tool_read=after,
         curve=tuple(curve),
     )
+
+
+def _held_rows(registry: Registry, held: float) -> list[dict[str, Any]]:
+    """Return requests of the package that no tool of the registry fits, though some are near."""
+    return [
+        {"query": row["request"], "kind": "held"}
+        for row in package_rows()
+        if row["tool"] is None
+        and share_of(row["request"]) < held
+        and any(name in registry for name in row.get("near", ()))
+    ]
 
 
 def _told(rows: list[dict[str, Any]], tell: Progress, what: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.registry import repair_text
+from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.embedder import check_bundled_embedder, one_thread
 from nexus_lab.routing.reading import MOST_TOKENS
 from nexus_lab.routing.weights import fill, read_card, read_weights, weights_folder
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab.routing.base import CrossEncoder, Embedder
+
     Floats = NDArray[np.float32]
 
-__all__ = ["NAME", "ToolReader", "bare_reader", "load_reader"]
+__all__ = ["NAME", "ToolReader", "bare_reader", "choose_reader", "load_reader"]
 
 NAME = "reader"
 
@@ -58,8 +61,26 @@ class ToolReader:
         return np.asarray(logits.numpy(), np.float32)
 
 
-def reader_is_there() -> bool:  # TEMPORARY
-    return bool(weights_folder(NAME).joinpath(f"{NAME}.json").is_file())
+def choose_reader(given: CrossEncoder | str | None, embedder: Embedder | str | None) -> CrossEncoder | None:
+    """Return the cross-encoder that was asked for.
+
+    Parameters
+    ----------
+    given
+        An object, ``None``, ``bundled``, or ``auto``: the bundled one, unless the embedder is an object.
+
+    Raises
+    ------
+    RoutingError
+        When it is another word.
+    """
+    if not isinstance(given, str):
+        return given
+    if given not in ("auto", "bundled"):
+        raise RoutingError(f"no cross-encoder {given!r}", next_step="give 'bundled', None or an object")
+    if given == "auto" and not (embedder is None or isinstance(embedder, str)):
+        return None
+    return load_reader()
 
 
 def load_reader() -> ToolReader:

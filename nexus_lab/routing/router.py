@@ -338,6 +338,8 @@ class Router:
             return self._ready
 
     def _make(self, on_progress: Progress | None) -> _Warm:
+        from nexus_lab.routing.reader import choose_reader
+
         embedder = self._load_embedder(on_progress)
         store = EmbeddingStore(embedder) if self._store and not isinstance(embedder, EmbeddingStore) else None
         scorer = Scorer(embedder if store is None else store, known=self._known)
@@ -349,19 +351,7 @@ class Router:
             logger.warning("tau was not calibrated for %s; run nexus-lab route calibrate", embedder.name)
         if on_progress is not None:
             on_progress("router ready", 1.0)
-        return _Warm(scorer, calibration, origin, store, self._load_reader())
-
-    def _load_reader(self) -> CrossEncoder | None:
-        given = self._reader
-        if given == "auto":
-            given = "bundled" if self._given is None or isinstance(self._given, str) else None
-        if not isinstance(given, str):
-            return given
-        if given != "bundled":
-            raise RoutingError(f"no cross-encoder {given!r}", next_step="give 'bundled', None or an object")
-        from nexus_lab.routing.reader import load_reader, reader_is_there
-
-        return load_reader() if reader_is_there() else None
+        return _Warm(scorer, calibration, origin, store, choose_reader(self._reader, self._given))
 
     def _load_embedder(self, on_progress: Progress | None) -> Embedder:
         if self._given is not None and not isinstance(self._given, str):

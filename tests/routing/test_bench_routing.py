@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from nexus_lab.bench import routing as bench
 from nexus_lab.bench.base import ResultFile, ResultsError
+from nexus_lab.routing.training_rows import share_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from routing_tools import WordEmbedder
 
     from nexus_lab.registry import Registry
@@ -29,6 +33,15 @@ NEGATIVES = [
     {"query": "Wash windows", "registry_valid": [5]},
     {"query": "Paint walls", "registry_valid": [100]},
 ]
+
+
+class Shortest:
+    """A cross-encoder that prefers the tool with the shortest text."""
+
+    name, fingerprint = "shortest", "shortest-1"
+
+    def score(self, request: str, documents: Sequence[str]) -> NDArray[np.float32]:  # noqa: ARG002
+        return np.asarray([-len(document) for document in documents], np.float32)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -77,13 +90,16 @@ def test_requests_without_their_tool_are_counted_apart(found: ResultFile):
 
 def test_abstention_is_measured_on_negatives_of_the_size(found: ResultFile):
     # Three of the four answerable requests score above both negatives, the fourth above none.
-    assert value(found, "abstain_auroc", n_tools=5, system="full") == 0.75
+    assert value(found, "abstain_auroc", n_tools=5, system="full", negatives="all") == 0.75
     (result,) = [
-        one for one in found.results if one.metric == "negatives_refused" and one.case["n_tools"] == 3
+        one
+        for one in found.results
+        if one.metric == "negatives_refused" and one.case["n_tools"] == 3 and one.case["negatives"] == "all"
     ]
     assert result.n == 1
     # Five of the six requests are answered, and three of the answers are right.
-    assert value(found, "selective_accuracy", n_tools=5, system="full", coverage=0.8) == pytest.approx(3 / 5)
+    case = {"n_tools": 5, "system": "full", "negatives": "all", "coverage": 0.8}
+    assert value(found, "selective_accuracy", **case) == pytest.approx(3 / 5)
 
 
 def test_int8_loses_nothing_here_and_stages_are_timed(found: ResultFile):
@@ -113,6 +129,54 @@ def test_examples_teach_what_is_not_asked(tmp_path: Path, registry: Registry, wo
     assert found.settings["examples"] == 1
     assert value(found, "top1", n_tools=5, system="full") == 1.0
     assert value(found, "recall_lost", n_tools=5, system="int8", peer="float32", top=10) == 0.0
+
+
+def test_subsets_curve_and_confusions_are_reported(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    queries = [{**row, "id": f"q{number}"} for number, row in enumerate(QUERIES)]
+    found = bench.run(
+        registry,
+        write(tmp_path / "queries.jsonl", queries),
+        subsets={"core": ["q0", "q3"], "nobody": ["q9"]},
+        embedder=words,
+        cross_encoder=Shortest(),
+    )
+    assert value(found, "top1", n_tools=5, system="full", subset="core") == 0.5
+    assert not any(one.case.get("subset") == "nobody" for one in found.results)
+    curve = [one for one in found.results if one.metric == "curve_top1"]
+    assert [one.case["escalated"] for one in curve] == [round(0.1 * step, 2) for step in range(11)]
+    assert curve[0].value == value(found, "top1", n_tools=5, system="no_reader")
+    assert curve[-1].value == value(found, "top1", n_tools=5, system="always_read")
+    wrong = found.settings["confusions"][5]
+    assert {(one["right"], one["n"]) for one in wrong} <= {("search", 1), ("fetch", 1), ("list_issues", 1)}
+    assert "rerank" in {one.case["stage"] for one in found.results if one.metric == "median_ms"}
+    depths = {one.case["turns_before"] for one in found.results if one.metric == "median_ms"}
+    assert depths == {0, 1000}
+
+
+def test_the_share_for_the_calibration_is_left_out(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    queries = write(tmp_path / "queries.jsonl", QUERIES)
+    part = bench.run(registry, queries, systems=["full"], apart=0.5, embedder=words)
+    kept = [row for row in QUERIES[:4] if share_of(row["query"]) >= 0.5]
+    assert 0 < len(kept) < 4
+    assert next(one.n for one in part.results if one.metric == "top1") == len(kept)
+
+
+def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    own = [{"name": "braise", "description": "Braise cabbage"}]
+    rows = [{"query": "Wash windows", "kind": "irrelevance", "tools": own}]
+    found = bench.run(
+        registry,
+        write(tmp_path / "queries.jsonl", QUERIES),
+        negatives=write(tmp_path / "negatives.jsonl", rows),
+        systems=["full"],
+        embedder=words,
+    )
+    (result,) = [
+        one
+        for one in found.results
+        if one.metric == "abstain_auroc" and one.case["negatives"] == "irrelevance"
+    ]
+    assert result.n == 5
 
 
 def test_nonsense_is_refused(tmp_path: Path, registry: Registry, words: WordEmbedder):

@@ -47,7 +47,7 @@ NEGATIVES = [
 def test_thresholds_and_rates_come_from_the_requests(tmp_path: Path, registry: Registry, words: WordEmbedder):
     pairs, negatives = write(tmp_path / "pairs.jsonl", PAIRS), write(tmp_path / "negatives.jsonl", NEGATIVES)
     router = Router(registry, words)
-    found = calibrate_router(router, pairs, negatives=negatives, percentile=50, target=0.4)
+    found = calibrate_router(router, pairs, negatives=[negatives], percentile=50, target=0.4)
     margins = sorted(router.route(row["query"]).margin for row in PAIRS[:3])
     assert (found.gate.tau, found.gate.n) == (pytest.approx(margins[1]), 3)
     assert found.gate.source == "3 requests of pairs.jsonl over registry (5 tools)"

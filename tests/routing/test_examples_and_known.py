@@ -1,0 +1,105 @@
+"""Examples of tools: their index, and the requests that come with the package."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from routing_tools import WordEmbedder, tool
+
+from nexus_lab.registry import Registry, ToolSpec
+from nexus_lab.routing import Router, known
+from nexus_lab.routing.examples import ExampleIndex
+from nexus_lab.routing.index import ToolIndex
+from nexus_lab.routing.normalise import normalise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DIM = 384
+
+
+def unit(rng: np.random.Generator, n: int) -> np.ndarray:
+    rows = rng.standard_normal((n, DIM)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_a_tool_counts_by_its_nearest_examples():
+    rng = np.random.default_rng(0)
+    index, rows = ExampleIndex(DIM), unit(rng, 6)
+    index.extend("a", ["a0", "a1"], rows[:2])
+    index.extend("b", ["b0", "b1", "b2", "b3"], rows[2:])
+    query = unit(rng, 1)[0]
+    found = index.scores(ToolIndex(DIM).quantise_query(query), ("c", "b", "a"))
+    cosines = rows @ query
+    np.testing.assert_allclose(found.best, [-1, cosines[2:].max(), cosines[:2].max()], atol=0.03)
+    np.testing.assert_allclose(
+        found.mean, [-1, np.sort(cosines[2:])[-3:].mean(), cosines[:2].mean()], atol=0.03
+    )
+    assert found.nearest[0] == -1
+    assert index.text(int(found.nearest[2])) == ["a0", "a1"][int(cosines[:2].argmax())]
+    index.drop("b", "b1")
+    assert index.texts("b") == ("b0", "b2", "b3")
+    index.drop("b")
+    assert len(index) == 2
+    assert index.scores(ToolIndex(DIM).quantise_query(query), ("b",)).nearest[0] == -1
+
+
+@pytest.fixture
+def fetch(monkeypatch: pytest.MonkeyPatch) -> ToolSpec:
+    spec = tool("fetch", "Download a web page.")
+    monkeypatch.setattr(known, "_digests", lambda: json.loads(known.digests_of([spec])))
+    monkeypatch.setattr(known, "_by_tool", lambda: {"fetch": ("Brew a page", "Steam 12 pages")})
+    return spec
+
+
+def test_only_the_very_tool_gets_what_comes_along(fetch: ToolSpec, words: WordEmbedder):
+    other = tool("fetch", "Fetch the ball.")
+    assert known.known_requests(fetch) == ("Brew a page", "Steam 12 pages")
+    assert known.known_requests(other) == ()
+    router = Router(Registry.of([fetch, tool("search", "Search pages.")]), words, tau=0.0, threshold=0.0)
+    decision = router.route("Brew it")
+    assert (decision.tool, str(decision.candidates[0].view)) == ("fetch", "example: Brew a page")
+    assert decision.candidates[0].example is not None
+    assert router.examples == ()
+    bare = Router(router.registry, words, tau=0.0, threshold=0.0, known=False)
+    assert bare.route("Brew it").candidates[0].example is None
+
+
+def test_taking_back_a_correction_leaves_what_came_along(fetch: ToolSpec, words: WordEmbedder):
+    router = Router(Registry.of([fetch, tool("search", "Search pages.")]), words, tau=0.0, threshold=0.0)
+    router.add_example("Steam 99 pages", "fetch")
+    router.remove_example("Steam 99 pages", "fetch")
+    assert router.route("Steam 3 pages").candidates[0].example == pytest.approx(1, abs=0.02)
+    router.remove_tool("fetch")
+    router.add_tool(fetch)
+    assert router.route("Steam 3 pages").tool == "fetch"
+
+
+def test_vectors_that_come_along_are_those_of_their_embedder(
+    tmp_path: Path, fetch: ToolSpec, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    known.write_known_vectors(tmp_path / "vectors.safetensors", words)
+    monkeypatch.setattr(known, "files", lambda _package: tmp_path.parent)
+    monkeypatch.setattr(known, "_FOLDER", tmp_path.name)
+    known._vectors.cache_clear()
+    texts = [normalise(request).text for request in known.known_requests(fetch)]
+    found = known.known_vectors(words.fingerprint, texts)
+    np.testing.assert_allclose(
+        np.stack([found[text] for text in texts]), words.embed_queries(texts), atol=0.002
+    )
+    assert known.known_vectors("another", texts) == {}
+    known._vectors.cache_clear()
+
+
+def test_every_row_of_the_package_belongs_to_a_tool_or_to_none():
+    rows = known.package_rows()
+    assert len(rows) > 4000
+    for row in rows:
+        assert isinstance(row["request"], str)
+        assert row["request"].strip()
+        assert row["tool"] is None or isinstance(row["tool"], str)
+    kept_out = {"atlassian", "mongodb", "hubspot"}
+    assert not kept_out & {row.get("server") for row in rows}

@@ -1,0 +1,137 @@
+"""Training the gate: what is learned from, and that a break leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from routing_tools import WordEmbedder, tool
+from typer.testing import CliRunner
+
+from nexus_lab.cli._app import app
+from nexus_lab.registry import Registry
+from nexus_lab.routing import RoutingError
+from nexus_lab.routing.reading import request_text, tool_text
+from nexus_lab.routing.train_gate import Lesson, train_reader
+from nexus_lab.routing.training_rows import share_of, training_pool
+from nexus_lab.routing.tune_reader import ReaderRecipe
+from nexus_lab.routing.tuning_lists import candidate_lists
+from nexus_lab.routing.weights import read_card, weights_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = [
+    {"tool": "list_issues", "request": "What is open in acme/docs?"},
+    {"tool": "list_issues", "request": "Show me the tickets of globex/infra"},
+    {"tool": "create_branch", "request": "Start a line of work called x in acme/docs"},
+    {"tool": "get_current_time", "request": "How late is it in Oslo?"},
+    {"tool": "fetch", "request": "Get me the text of https://example.org"},
+    {"tool": None, "near": ["create_branch"], "request": "Delete the branch x"},
+    {"tool": "merge", "request": "Merge it"},
+]
+
+
+def test_rows_that_no_tool_of_the_registry_answers_are_left_out(registry: Registry):
+    pool = training_pool(registry, ROWS, without_servers=["time"])
+    assert [row.tools for row in pool.rows] == [
+        ("list_issues",),
+        ("list_issues",),
+        ("create_branch",),
+        ("fetch",),
+        (),
+    ]
+    assert "get_current_time" not in pool.tools
+    assert pool.rows[-1].near == ("create_branch",)
+
+
+def test_a_share_of_the_tools_is_kept_apart_by_their_names(registry: Registry):
+    pool = training_pool(registry, ROWS, kept_apart=0.5)
+    assert set(pool.tools) == {name for name in registry.names if share_of(name) >= 0.5} | {
+        key for key in pool.tools if "." in key
+    }
+    assert all(set(row.tools) <= set(pool.tools) for row in pool.rows)
+
+
+def test_a_list_has_the_right_tool_and_the_likeliest_mistakes(registry: Registry, words: WordEmbedder):
+    lists = candidate_lists(training_pool(registry, ROWS), words, wrong=3)
+    first, without = lists[0], lists[-1]
+    assert [one.tool.name for one in first.right] == ["list_issues"]
+    assert first.right[0].example == "Show me the tickets of"
+    assert len(first.wrong) == 3
+    assert "list_issues" not in {one.tool.name for one in first.wrong}
+    assert without.right == ()
+    assert without.wrong[0].tool.name == "create_branch"
+
+
+def test_a_near_copy_on_another_server_is_no_mistake(words: WordEmbedder):
+    same = "Read the whole content of one file from disk"
+    twins = [tool("read_file", same, server=server) for server in ("a", "b")]
+    other = tool("write_file", "Write text into one file on disk", server="b")
+    pool = training_pool(
+        Registry.of([*twins, other]), [{"tool": "read_file", "request": "Read the file from disk"}]
+    )
+    (found,) = candidate_lists(pool, words)
+    assert [one.tool.name for one in found.wrong] == ["write_file"]
+
+
+def test_a_cross_encoder_reads_kinds_in_place_of_names():
+    assert (
+        request_text("What does ticket 482 in acme/webshop say?") == "What does ticket 7 in a repository say?"
+    )
+    context = [{"role": "user", "content": "Look at acme/webshop."}]
+    assert request_text("And the open ones?", context) == "Look at a repository | And the open ones?"
+    spec = tool("issue_read", "Get an issue.", method={"enum": ["get", "get_comments"]}, owner={})
+    assert tool_text(spec, example="Read it") == (
+        "issue read (get, get comments) as in: Read it. Get an issue. with method, owner"
+    )
+
+
+@pytest.mark.model
+def test_training_writes_weights_that_the_next_router_reads(nexus_home: Path, registry: Registry):
+    told: list[float] = []
+    trained = train_reader(
+        [Lesson(registry, ROWS)],
+        recipe=ReaderRecipe(requests=3, candidates=3, epochs=1.0),
+        held=0.0,
+        command="test",
+        on_progress=lambda _what, done: told.append(done),
+    )
+    assert trained.path == nexus_home / "data" / "gate" / "reader.safetensors"
+    card = read_card(weights_folder("reader"), "reader")
+    assert card["learned_from"][0]["requests"] == 6
+    assert card["learned_from"][0]["without_tool"] == 1
+    assert told == sorted(told)
+    from nexus_lab.routing.reader import load_reader
+
+    reader = load_reader()
+    assert reader.fingerprint == card["sha256"]
+    scores = reader.score(
+        "How late is it?", ["get current time Tell the time.", "fetch Download a web page."]
+    )
+    assert np.isfinite(scores).all()
+    assert scores[0] > scores[1]
+
+
+@pytest.mark.model
+def test_a_break_leaves_the_old_weights(nexus_home: Path, registry: Registry, tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
+    path = registry.save(tmp_path / "tools.json")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nexus_lab.routing.train_gate.tune_reader", stop)
+        run = CliRunner().invoke(app, ["train-gate", "--registry", str(path), "--requests", str(rows)])
+    assert run.exit_code != 0
+    assert "the weights are as they were" in str(run.exception)
+    assert not (nexus_home / "data" / "gate").exists()
+
+
+def test_there_must_be_something_to_learn_from(registry: Registry):
+    with pytest.raises(RoutingError, match="no request has its tool"):
+        train_reader([Lesson(registry, ROWS[-1:])], held=0.0)
