@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.cache.costs import Prices
 
-__all__ = ["DEFAULT_POLICIES", "CacheTask", "cache_sweep", "measure"]
+__all__ = ["DEFAULT_POLICIES", "CacheTask", "cache_sweep", "engine_settings", "measure", "policy_tasks"]
 
 DEFAULT_POLICIES = "full,rolling_drop,rolling_drop_repos,drop_reasoning,drop_both,summarise,trim,agent"
 """Policies that are compared unless others are named."""
@@ -138,8 +138,8 @@ def cache_sweep(
         raise ResultsError(
             "there is nothing to replay", next_step="give at least one conversation, policy and turn"
         )
-    loaded = _engine_settings(model, chosen, flash_attention=flash_attention, threads=threads)
-    tasks = _tasks(loaded, chosen, specs, n_turns)
+    loaded = engine_settings(model, chosen, flash_attention=flash_attention, threads=threads)
+    tasks = policy_tasks(loaded, chosen, specs, n_turns)
     settings = {
         "model_sha256": loaded.sha256,
         "n_ctx": loaded.n_ctx,
@@ -164,9 +164,10 @@ def cache_sweep(
     return sweep if prices is None else replace(sweep, prices=prices)
 
 
-def _engine_settings(
+def engine_settings(
     model: str | Path, trajectories: Sequence[Trajectory], *, flash_attention: bool, threads: int | None
 ) -> EngineSettings:
+    """Return how the engine of a replay is loaded, with cells for the longest of the conversations."""
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
         n_ctx, sha256 = cells_for(engine, trajectories), engine.info.sha256
     return EngineSettings(
@@ -178,12 +179,19 @@ def _engine_settings(
     )
 
 
-def _tasks(
+def policy_tasks(
     engine: EngineSettings,
     trajectories: Sequence[Trajectory],
     specs: Sequence[PolicySpec],
     n_turns: int | None,
 ) -> list[CacheTask]:
+    """Return a task for each conversation and policy, conversation by conversation.
+
+    Raises
+    ------
+    ProgramError
+        When a policy cannot be made.
+    """
     sources = {spec.text: _source(spec) for spec in specs}
     tasks = [
         CacheTask(engine=engine, trajectory=trajectory, policy=text, n_turns=n_turns, source=source)

@@ -17,6 +17,7 @@ from nexus_lab.cli import (
     registry,
     route,
     run,
+    search,
 )
 from nexus_lab.cli.train_gate import train_gate
 
@@ -42,4 +43,5 @@ app.add_typer(route.app, name="route", help="Route requests to tools; calibrate 
 app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")
 app.add_typer(profile.app, name="profile", help="Show and change the named settings.")
 app.add_typer(evaluate.app, name="eval", help="Measure quality: routing, arguments, splice, cache.")
+app.add_typer(search.app, name="search", help="Look for better settings by trying them: cache policies.")
 app.add_typer(benchmark.app, name="bench", help="Measure speed: the scan, the signatures, the workbench.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nexus_lab.bench.attention import AttentionStudy
     from nexus_lab.bench.base import ResultFile
     from nexus_lab.bench.cache_report import CacheSweep
+    from nexus_lab.bench.policy_search import PolicySearch
     from nexus_lab.bench.splice_report import SpliceSweep
 
 __all__ = ["show_results", "show_sweep"]
@@ -38,7 +39,10 @@ def show_results(results: ResultFile, path: Path | None) -> None:
 
 
 def show_sweep(
-    sweep: SpliceSweep | CacheSweep | AttentionStudy, path: Path | None, *, title: str = "eval splice"
+    sweep: SpliceSweep | CacheSweep | AttentionStudy | PolicySearch,
+    path: Path | None,
+    *,
+    title: str = "eval splice",
 ) -> None:
     """Print a sweep as one table, and write every figure with its interval when a file is named."""
     head, rows = sweep.overview()

@@ -1,0 +1,114 @@
+"""``nexus-lab search``: looking for better settings by trying them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nexus_lab.cli._options import Json, Model, Threads
+from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._results import show_sweep
+from nexus_lab.errors import Cancelled, NexusError
+
+if TYPE_CHECKING:
+    from nexus_lab.bench.policy_proposers import Proposer, Trial
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def search() -> None:
+    """Look for better settings by trying them."""
+
+
+class ProposedBy(StrEnum):
+    """Who writes the next policy."""
+
+    OPTUNA = "optuna"
+    MODEL = "model"
+    ENDPOINT = "endpoint"
+
+
+@app.command()
+def policy(
+    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations to tune on.")],
+    work: Annotated[Path, typer.Option(help="Folder of the trials, which the next run goes on from.")],
+    trials: Annotated[int, typer.Option(help="Trials in all, earlier ones included.")] = 20,
+    proposer: Annotated[ProposedBy, typer.Option(help="Who writes the next policy.")] = ProposedBy.OPTUNA,
+    policies: Annotated[str, typer.Option(help="Names to choose from, with commas; all by default.")] = "",
+    first: Annotated[str, typer.Option(help="Policies to begin with.")] = "full,rolling_drop_repos",
+    endpoint: Annotated[str, typer.Option(help="OpenAI-compatible address, ending in /v1.")] = "",
+    endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
+    writer: Annotated[str, typer.Option(help="The model that proposes, for --proposer model.")] = "bundled",
+    model: Model = "bundled",
+    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    prices: Annotated[
+        str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the proposer.")] = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Search for cache policies that are cheap and keep real replies likely; shows the Pareto front.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from nexus_lab.bench.policy_proposers import (
+        SEARCHED,
+        EndpointWriter,
+        LocalWriter,
+        ModelProposer,
+        OptunaProposer,
+    )
+    from nexus_lab.bench.policy_search import search_policies
+    from nexus_lab.cache.costs import Prices
+    from nexus_lab.engine import Engine
+
+    names = tuple(part.strip() for part in policies.split(",") if part.strip()) or SEARCHED
+    unknown = [name for name in names if name not in SEARCHED]
+    if unknown:
+        raise NexusError(f"{unknown[0]!r} is not searched", next_step="choose among " + ", ".join(SEARCHED))
+
+    def tell(trial: Trial) -> None:
+        told = "declined" if trial.nll is None else f"NLL {trial.nll:.4f}  cost {trial.cost:.0f}"
+        console.print(plain(f"{trial.number:3d}  {told}  {trial.policy}  ({trial.proposer})"))
+
+    with ExitStack() as stack:
+        chosen: Proposer
+        if proposer is ProposedBy.OPTUNA:
+            chosen = OptunaProposer(names, seed)
+        elif proposer is ProposedBy.ENDPOINT:
+            if not endpoint or not endpoint_model:
+                raise NexusError("no endpoint", next_step="give --endpoint and --endpoint-model")
+            chosen = ModelProposer(EndpointWriter(endpoint, endpoint_model), names, seed)
+        else:
+            engine = stack.enter_context(Engine.load(writer, n_ctx=4096, threads=threads))
+            chosen = ModelProposer(LocalWriter(engine), names, seed)
+        try:
+            found = search_policies(
+                trajectories,
+                chosen,
+                n_trials=trials,
+                first=first,
+                model=model,
+                limit=limit,
+                n_turns=turns,
+                prices=Prices.parse(prices),
+                threads=threads,
+                work=work,
+                on_trial=tell,
+            )
+        except KeyboardInterrupt as error:
+            raise Cancelled(
+                "stopped; what had been tried is kept", next_step="give the same command again to go on"
+            ) from error
+    show_sweep(found, json, title="search policy")
+    if found.declined is not None:
+        console.print(plain(found.declined.reason, style="dim"))

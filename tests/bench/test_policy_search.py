@@ -1,0 +1,205 @@
+"""A search for policies: who proposes them, what becomes of the trials, and how it goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from nexus_lab.bench import policy_search
+from nexus_lab.bench.cache_replay import PAST_TRAINING
+from nexus_lab.bench.policy_proposers import (
+    SEARCHED,
+    EndpointWriter,
+    LocalWriter,
+    ModelProposer,
+    OptunaProposer,
+    ProposerError,
+    Trial,
+    front_of,
+)
+from nexus_lab.bench.policy_search import REPEATS, search_policies
+from nexus_lab.bench.trajectories import Trajectory
+from nexus_lab.policy_text import PolicySpec, parse_policy
+
+TALK = Trajectory(
+    "talk", ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello to you."})
+)
+
+
+def trial(number, policy, nll, cost):
+    return Trial(
+        number=number, policy=policy, proposer="given", nll=nll, cost=cost, declined=int(nll is None)
+    )
+
+
+PAST = [
+    trial(0, "full", 1.0, 100.0),
+    trial(1, "rolling_drop_repos", 1.1, 60.0),
+    trial(2, "trim(keep_last=4)", 1.05, 200.0),
+    trial(3, "drop_both", None, None),
+    trial(4, "rolling_drop(keep_last=0)", 1.2, 50.0),
+]
+
+
+def test_the_front_is_what_nothing_beats():
+    assert [item.number for item in front_of(PAST)] == [4, 1, 0]
+    assert front_of([PAST[3]]) == []
+
+
+def test_optuna_proposes_policies_of_the_form_that_others_read():
+    proposer = OptunaProposer(("rolling_drop_repos", "drop_both"), seed=3)
+    spec, _ = proposer.propose(PAST)
+    assert spec.name in {"rolling_drop_repos", "drop_both"}
+    assert parse_policy(spec.text).text == spec.text
+    assert proposer.propose(PAST)[0] == spec  # from the trials alone
+    assert len({proposer.propose(PAST, attempt=n)[0].text for n in range(6)}) > 1
+
+
+def test_optuna_learns_from_what_was_tried():
+    past = [
+        trial(n, f"rolling_drop_repos(keep_last={n % 7},keep_head={n})", 1 + (n % 7), 10 + (n % 7))
+        for n in range(40)
+    ]
+    proposer = OptunaProposer(("rolling_drop_repos",))
+    chosen = [proposer.propose(past, attempt=n)[0].options["keep_last"] for n in range(12)]
+    assert sum(chosen) / len(chosen) < 2.5  # 3 by chance
+
+
+class Says:
+    def __init__(self, *answers):
+        self.answers, self.prompts = list(answers), []
+
+    def write(self, prompt, schema, *, seed):
+        self.prompts.append((prompt, schema, seed))
+        return json.dumps(self.answers.pop(0))
+
+
+KNOBS = {
+    "keep_last": 1,
+    "keep_reasoning": 2,
+    "scope": "calls",
+    "repos": False,
+    "repos_every": 1,
+    "min_tokens": 0,
+}
+
+
+def test_a_model_reads_results_and_writes_a_policy():
+    writer = Says({"why": "cheaper", "policy": "drop_both", **KNOBS}, {"policy": "forget"}, [])
+    proposer = ModelProposer(writer)
+    spec, why = proposer.propose(PAST)
+    assert (spec.text, why) == ("drop_both(keep_last=1,keep_reasoning=2,repos=no)", "cheaper")
+    prompt, schema, _ = writer.prompts[0]
+    assert "rolling_drop_repos: NLL 1.1000, cost 60" in prompt
+    assert "drop_both: failed on 1 conversations" in prompt
+    assert len(schema["anyOf"]) == len(SEARCHED)
+    for _ in range(2):
+        with pytest.raises(ProposerError):
+            proposer.propose(PAST)
+
+
+def test_any_endpoint_of_the_common_form_can_propose(monkeypatch):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, self.headers["Authorization"], body))
+            said = json.dumps({"policy": "trim", "keep_last": 3, "min_tokens": 0})
+            answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_arguments):
+            """Say nothing."""
+
+    monkeypatch.setenv("A_KEY", "sesame")
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        spec, _ = ModelProposer(EndpointWriter(url, "m", key_variable="A_KEY")).propose(PAST)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert spec.text == "trim(keep_last=3)"
+    path, key, body = asked[0]
+    assert (path, key, body["model"]) == ("/v1/chat/completions", "Bearer sesame", "m")
+    assert body["response_format"]["json_schema"]["schema"]["anyOf"]
+    with pytest.raises(ProposerError):
+        EndpointWriter(url, "m", timeout_s=1).write("", {}, seed=0)
+    with pytest.raises(ProposerError):
+        EndpointWriter("file:///etc", "m").write("", {}, seed=0)
+
+
+@pytest.mark.model
+def test_the_local_model_is_held_to_the_schema(bundled_engine):
+    spec, _ = ModelProposer(LocalWriter(bundled_engine), ("trim", "rolling_drop")).propose(PAST[:2])
+    assert spec.name in {"trim", "rolling_drop"}
+    assert bundled_engine.used_cells() == 0
+
+
+class InTurn:
+    """Proposes from a list."""
+
+    name = "in turn"
+
+    def __init__(self, *policies):
+        self.policies, self.seen = list(policies), []
+
+    def propose(self, past, *, attempt=0):
+        self.seen.append((len(past), attempt))
+        return parse_policy(self.policies[min(len(past) - 1 + attempt, len(self.policies) - 1)]), "as listed"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Rows made of the policy's text, in place of a replay; says what was measured."""
+    done = []
+
+    def measure(task):
+        done.append(task.policy)
+        size = len(task.policy)
+        declined = "too long" if task.policy == "trim" else None
+        return [
+            {
+                "policy": task.policy, "trajectory": task.trajectory.name, "declined": declined,
+                "declined_code": declined and PAST_TRAINING, "nll": 10.0 / size, "scored": 10, "wall_s": 1.0,
+                "input_tokens": size, "tokens_prefilled": size, "tokens_decoded": 0, "cells_attended": 0,
+                "cells_scanned": 0, "peak_cells": 1, "ttft_s": [1.0], "turn_s": [1.0], "active": [1],
+            }
+        ]  # fmt: skip
+
+    monkeypatch.setattr(policy_search, "measure", measure)
+    return done
+
+
+@pytest.mark.model
+def test_a_search_goes_on_where_it_was(measured, tmp_path):
+    proposer = InTurn("full", "rolling_drop", "trim", "full")
+    told = []
+    with ThreadPoolExecutor(1) as executor:
+        options = {"executor": executor, "work": tmp_path, "first": [PolicySpec("full")], "threads": 1}
+        begun = search_policies([TALK], proposer, n_trials=2, **options)
+        found = search_policies([TALK], proposer, n_trials=9, on_trial=told.append, **options)
+    assert [item.policy for item in begun.trials] == ["full", "rolling_drop"]
+    assert [item.policy for item in found.trials] == ["full", "rolling_drop", "trim"]
+    assert measured == ["full", "rolling_drop", "trim"]  # each once
+    assert found.trials == told
+    assert [item.proposer for item in found.trials] == ["given", "in turn", "in turn"]
+    assert found.trials[2].nll is None
+    assert found.declined.code == REPEATS
+    assert [item.policy for item in found.front] == ["full", "rolling_drop"]
+    frame = found.to_frame()
+    assert frame["on_front"].to_list() == [True, True, False]
+    assert {result.metric for result in found.results().results} == {"nll_per_token", "cost", "declined"}
+    assert found.figure().data[-1].name == "Pareto front"
+    assert "rolling_drop" in found._repr_html_()
+    assert found.overview()[1][2][3] == "declined 1"
