@@ -11,6 +11,7 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.arguments import (
     ArgumentsError,
     ArgumentsRejected,
+    MissingValues,
     ProjectionKind,
     parse_arguments,
     plan_call,
@@ -82,11 +83,16 @@ class CallWriter:
         Runs the model.
     emitter
         Hears of every attempt, and of what a grammar had to leave out of a schema.
+    planner
+        Makes the grammar from the tool, the request and the turns before it; ``None`` for `plan_call`.
     """
 
-    def __init__(self, engine: Engine, emitter: Emitter) -> None:
+    def __init__(
+        self, engine: Engine, emitter: Emitter, *, planner: Callable[..., GrammarPlan] | None = None
+    ) -> None:
         self._engine = engine
         self._emitter = emitter
+        self._planner = planner
         self._reported: set[tuple[ToolSpec, str, str, ProjectionKind]] = set()
 
     def write(
@@ -112,8 +118,16 @@ class CallWriter:
             Called with each piece of the call as it is written, what opens and closes it included.
         """
         began = time.perf_counter()
-        plan = plan_call(spec, request, history)
+        plan = (self._planner or plan_call)(spec, request, history)
         self._report(spec, plan)
+        if plan.missing:
+            return Written(
+                arguments=None,
+                violations=(),
+                problem=MissingValues(plan.missing, tool=spec.name),
+                ttft_s=time.perf_counter() - began,
+                n_generated=0,
+            )
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
@@ -124,7 +138,8 @@ class CallWriter:
                 violations = problem.violations if isinstance(problem, ArgumentsRejected) else ()
                 span.set(valid=problem is None, violations=len(violations))
                 span.set_contents(text=text)
-            if problem is None or attempt + 1 == _ATTEMPTS:
+            # What the conversation settles would come out the same again.
+            if problem is None or attempt + 1 == _ATTEMPTS or plan.settled is not None:
                 break
             complaint = repair_message(violations, tool=spec) if violations else problem.problem
             conversation.append("user", conversation.transcript.user(complaint))
@@ -146,8 +161,15 @@ class CallWriter:
     ) -> tuple[str, float, int]:
         """Write one call; returns the arguments' text, the clock at the first token, and tokens generated."""
         tell = on_token or (lambda _piece: None)
-        mask = GrammarMask(self._engine, plan.grammar)
         opening = call_opening(spec.name)
+        if plan.settled is not None:
+            text = f"{opening}{plan.settled}}}"
+            conversation.step(Append(tuple(self._engine.tokenize(text, special=False))), note="call settled")
+            first = time.perf_counter()
+            tell(text)
+            conversation.close_reply(text, calls=True)
+            return plan.settled, first, 0
+        mask = GrammarMask(self._engine, plan.grammar)
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
         tell(opening)
         opened = time.perf_counter()

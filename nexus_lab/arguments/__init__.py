@@ -13,6 +13,7 @@ from nexus_lab.arguments.base import (
     ArgumentsRejected,
     DuplicateArgument,
     GrammarPlan,
+    MissingValues,
     NotAnObject,
     NotJson,
     Projection,
@@ -23,7 +24,7 @@ from nexus_lab.arguments.base import (
 )
 from nexus_lab.arguments.check import parse_arguments, require_valid, validate
 from nexus_lab.arguments.grammar import build_grammar
-from nexus_lab.arguments.grounding import mentioned, plan_call, spoken_values
+from nexus_lab.arguments.grounding import Grounding, ground, plan_call
 from nexus_lab.arguments.prompt import repair_message, tool_text
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ __all__ = [
     "ArgumentsRejected",
     "DuplicateArgument",
     "GrammarPlan",
+    "Grounding",
+    "MissingValues",
     "NotAnObject",
     "NotJson",
     "Projection",
@@ -44,12 +47,11 @@ __all__ = [
     "TrieMask",
     "Violation",
     "build_grammar",
-    "mentioned",
+    "ground",
     "parse_arguments",
     "plan_call",
     "repair_message",
     "require_valid",
-    "spoken_values",
     "tool_text",
     "validate",
 ]

@@ -14,6 +14,7 @@ __all__ = [
     "ArgumentsRejected",
     "DuplicateArgument",
     "GrammarPlan",
+    "MissingValues",
     "NotAnObject",
     "NotJson",
     "Projection",
@@ -64,6 +65,24 @@ class ArgumentsRejected(ArgumentsError):
         self.violations = violations
 
 
+class MissingValues(ArgumentsError):
+    """The conversation does not give what the call needs, and nobody but the user can.
+
+    Attributes
+    ----------
+    names
+        The arguments that have to be told.
+    """
+
+    def __init__(self, names: tuple[str, ...], *, tool: str = "") -> None:
+        shown = ", ".join(neutralise(name, limit=80) for name in names)
+        super().__init__(
+            f"nothing was said for {shown}" + (f" of {neutralise(tool, limit=80)}" if tool else ""),
+            next_step=f"say the value of {shown}",
+        )
+        self.names = names
+
+
 class ProjectionKind(StrEnum):
     """How a grammar departs from its schema.
 
@@ -112,12 +131,18 @@ class GrammarPlan:
         The schema that the grammar holds exactly.
     tool
         Whose arguments.
+    settled
+        The only text that the grammar allows, where the conversation gives every argument.
+    missing
+        Required arguments that only the user can give, and did not.
     """
 
     grammar: str
     projected: tuple[Projection, ...]
     schema_used: dict[str, Any]
     tool: str = ""
+    settled: str | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def unchecked(self) -> tuple[Projection, ...]:

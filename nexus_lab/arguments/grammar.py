@@ -39,7 +39,8 @@ def build_grammar(
         Names of the optional arguments that may be given; ``None`` allows all.
     values
         For arguments by name, the only values to choose from, for example spans of the conversation; of
-        an array, its items. Where none of them satisfies the schema, the argument is left as it was.
+        an array, whole lists or its items. Where none of them satisfies the schema, the argument is left as
+        it was.
 
     Raises
     ------
@@ -96,7 +97,9 @@ def _restrict(used: dict[str, Any], values: Mapping[str, Sequence[Any]], project
         if name not in properties or not choices:
             continue
         schema = properties[name]
-        inner = schema.get("items") if isinstance(schema, dict) and schema.get("type") == "array" else schema
+        whole = any(isinstance(choice, list) for choice in choices)
+        is_array = isinstance(schema, dict) and schema.get("type") == "array"
+        inner = schema.get("items") if is_array and not whole else schema
         kept = [choice for choice in choices if _fits(inner, choice, projector)]
         if kept and inner is schema:
             properties[name] = {"enum": kept}

@@ -2,80 +2,126 @@
 
 from __future__ import annotations
 
-import json
-import re
+import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nexus_lab.agent.base import Emitter
 from nexus_lab.agent.calling import CallWriter, Written, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT
-from nexus_lab.bench.base import Result, ResultFile, ResultsError, proportion
+from nexus_lab.arguments import MissingValues, build_grammar, ground
+from nexus_lab.arguments.grounding import plan_grounded
+from nexus_lab.bench.argument_cases import read_cases
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, proportion
 from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
-from nexus_lab.registry import Registry, load_registry
-from nexus_lab.routing import read_rows
+from nexus_lab.registry import Registry, load_registry, schema_text
 from nexus_lab.settings import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from nexus_lab.arguments import GrammarPlan
+    from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.engine import Engine
     from nexus_lab.registry import ToolSpec
     from nexus_lab.routing import Router
 
-__all__ = ["Scored", "matches", "run", "score"]
+__all__ = ["MODES", "SYSTEMS", "Scored", "run", "score"]
 
 MODES = ("signature", "full")
+PARTS = ("all", "apart")
+_SHORT = 3
 
 
-@dataclass(frozen=True, slots=True)
+def _ungrounded(tool: ToolSpec, _request: str, _context: Sequence[Mapping[str, Any]]) -> GrammarPlan:
+    return build_grammar(tool.input_schema, tool=tool.name)
+
+
+def _one_by_one(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]]) -> GrammarPlan:
+    return plan_grounded(tool, ground(tool, request, context, jointly=False))
+
+
+# What each system plans a call with; ``None`` stands for the agent's own way.
+SYSTEMS: dict[str, Callable[..., GrammarPlan] | None] = {
+    "full": None,
+    "no_grounding": _ungrounded,
+    "no_assignment": _one_by_one,
+    "no_descriptions": None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """How one call was filled in.
 
     Attributes
     ----------
-    right, specified
+    right, stated
         Arguments that the request states and that came out right, and all that it states.
     valid
         Whether the call was readable and satisfied the full schema.
+    told
+        Whether it was given up for want of a value, and said so, instead of being written.
+    copied, texts
+        Texts among its values that occur in the prompt and nowhere in the conversation, and all texts.
+    ttft_s
+        Seconds from the request to the first token of the arguments.
+    tokens
+        Tokens by which the tool is shown.
     """
 
     right: tuple[str, ...]
-    specified: tuple[str, ...]
+    stated: tuple[str, ...]
     valid: bool
+    told: bool = False
+    copied: int = 0
+    texts: int = 0
+    ttft_s: float = 0.0
+    tokens: int = 0
 
     @property
     def all_right(self) -> bool:
         """Whether every stated argument came out right in a valid call."""
-        return self.valid and len(self.right) == len(self.specified)
+        return self.valid and len(self.right) == len(self.stated)
 
 
 def run(
     engine: Engine,
-    registry: Registry | Path | str,
-    cases: Path,
+    registry: Registry | Path | str | None,
+    cases: Path | Sequence[Path],
     *,
     modes: Sequence[str] = MODES,
+    systems: Sequence[str] = ("full",),
+    limit: int | None = None,
     profile: Profile | None = None,
     router: Router | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ResultFile:
     """Let the model write the call of each case with the right tool, and compare its arguments.
 
+    Each figure is given for all cases, and for those that are kept apart from tuning (``part``).
+
     Parameters
     ----------
     engine
         Runs the model; its context must hold a full schema and the request.
     registry
-        Where the tools of the cases are.
+        Where the tools of the cases are; ``None`` when they bring their own.
     cases
-        JSON Lines of ``query``, ``context``, ``gold_tool``, ``gold_args``, ``arg_match`` and, where not all
-        of `gold_args` count, ``specified_args``.
+        Files of cases, of `read_cases`.
     modes
         What the model sees of the tool: ``signature``, ``full``.
+    systems
+        Of `SYSTEMS`: ``full``, or what is left out. Others than ``full`` run in the first mode only.
+    limit
+        So many cases of each file at most, chosen by a hash.
     profile
         Sampling settings; the defaults take the most likely tokens.
     router
@@ -86,69 +132,130 @@ def run(
     Raises
     ------
     ResultsError
-        When no case has its tool in the registry.
+        When no case has its tool, or a system is unknown.
     """
-    tools = registry if isinstance(registry, Registry) else load_registry(registry)
-    rows = [row for row in read_rows(cases) if row.get("gold_tool") in tools]
-    if not rows:
-        raise ResultsError("no case has its tool in the registry", next_step="give the matching registry")
+    unknown = set(systems) - SYSTEMS.keys()
+    if unknown:
+        raise ResultsError(
+            f"unknown systems {sorted(unknown)}", next_step=f"choose among {', '.join(SYSTEMS)}"
+        )
+    tools = registry if isinstance(registry, Registry | None) else load_registry(registry)
+    files = [cases] if isinstance(cases, PurePath) else list(cases)
+    chosen = [case for file in files for case in read_cases(file, tools, limit=limit)]
     settings = profile or Profile()
-    routed = [_routed(router, row) for row in rows]
-    results: list[Result] = []
-    for number, mode in enumerate(modes):
-        scored = []
-        with closing(_Writer(engine, settings.changed(schema_mode=mode))) as writer:
-            for place, row in enumerate(rows):
-                if on_progress is not None:
-                    on_progress(number * len(rows) + place, len(modes) * len(rows))
-                scored.append(score(writer.write(tools[row["gold_tool"]], row), row))
-        results += _figures(scored, routed if router is not None else None, mode)
+    routed = None if router is None else [_routed(router, case) for case in chosen]
+    runs = [(system, mode) for system in systems for mode in (modes if system == "full" else modes[:1])]
+    found: dict[tuple[str, str], list[Scored]] = {}
+    for number, (system, mode) in enumerate(runs):
+        tell = None if on_progress is None else partial(_tell, on_progress, number, len(runs))
+        found[system, mode] = _written(engine, chosen, settings.changed(schema_mode=mode), system, tell)
+    results = [
+        figure
+        for (system, mode), scored in found.items()
+        for part in PARTS
+        for figure in _figures(chosen, scored, routed, {"system": system, "schema_mode": mode, "part": part})
+    ]
+    if {("full", "signature"), ("full", "full")} <= found.keys():
+        results += _savings(found["full", "signature"], found["full", "full"])
     return ResultFile.now(
         "eval arguments",
         results,
         settings={
             "model": engine.info.name,
-            "registry": tools.name,
-            "cases": cases.name,
+            "registry": tools.name if tools is not None else "",
+            "cases": [file.name for file in files],
+            "limit": limit,
             "profile": settings.to_dict(),
         },
         threads=engine.threads,
     )
 
 
-def _routed(router: Router | None, row: dict[str, Any]) -> bool:
-    if router is None:
-        return True
-    return bool(router.route(row["query"], row.get("context") or ()).tool == row["gold_tool"])
+def _tell(on_progress: Callable[[int, int], None], number: int, runs: int, done: int, every: int) -> None:
+    on_progress(number * every + done, runs * every)
 
 
-def _figures(scored: Sequence[Scored], routed: Sequence[bool] | None, mode: str) -> list[Result]:
-    case = {"system": "full", "schema_mode": mode}
-    stated = sum(len(one.specified) for one in scored)
-    right = sum(len(one.right) for one in scored)
-    n = len(scored)
-    results = [
-        proportion(right, stated, case=case, metric="args_right"),
-        proportion(sum(one.all_right for one in scored), n, case=case, metric="cases_right"),
-        proportion(sum(one.valid for one in scored), n, case=case, metric="json_valid"),
+def _routed(router: Router, case: ArgumentCase) -> bool:
+    return bool(router.route(case.request, case.context).tool == case.tool.name)
+
+
+def _written(
+    engine: Engine,
+    cases: Sequence[ArgumentCase],
+    profile: Profile,
+    system: str,
+    tell: Callable[[int, int], None] | None,
+) -> list[Scored]:
+    scored = []
+    with closing(_Writer(engine, profile, SYSTEMS[system])) as writer:
+        for place, case in enumerate(cases):
+            if tell is not None:
+                tell(place, len(cases))
+            shown = _undescribed(case) if system == "no_descriptions" else case
+            written, seconds, tokens = writer.write(shown)
+            scored.append(replace(score(written, case), ttft_s=seconds, tokens=tokens))
+    return scored
+
+
+def _undescribed(case: ArgumentCase) -> ArgumentCase:
+    """Return a case whose tool does not describe its arguments."""
+    schema = dict(case.tool.input_schema)
+    schema["properties"] = {
+        name: {key: value for key, value in part.items() if key != "description"}
+        if isinstance(part, dict)
+        else part
+        for name, part in case.tool.properties.items()
+    }
+    return replace(case, tool=replace(case.tool, input_schema=schema))
+
+
+def _figures(
+    cases: Sequence[ArgumentCase],
+    scored: Sequence[Scored],
+    routed: Sequence[bool] | None,
+    case: dict[str, str],
+) -> list[Result]:
+    kept = [n for n, one in enumerate(cases) if one.apart or case["part"] == "all"]
+    if not kept:
+        return []
+    part = [scored[n] for n in kept]
+    stated, texts = sum(len(one.stated) for one in part), sum(one.texts for one in part)
+    counted = [
+        ("args_right", sum(len(one.right) for one in part), stated),
+        ("cases_right", sum(one.all_right for one in part), len(part)),
+        ("json_valid", sum(one.valid for one in part), len(part) - sum(one.told for one in part)),
+        ("asked_back", sum(one.told for one in part), len(part)),
+        ("copied_from_prompt", sum(one.copied for one in part), texts),
     ]
     if routed is not None:
-        reached = sum(len(one.right) for one, there in zip(scored, routed, strict=True) if there)
-        results.append(proportion(reached, stated, case=case, metric="end_to_end_right"))
-    return results
+        reached = sum(len(scored[n].right) for n in kept if routed[n])
+        counted.append(("end_to_end_right", reached, stated))
+    return [proportion(count, n, case=case, metric=metric) for metric, count, n in counted if n]
+
+
+def _savings(ours: Sequence[Scored], peer: Sequence[Scored]) -> list[Result]:
+    """Return how much sooner and shorter a signature is than the full schema in every turn."""
+    case = {"system": "full", "schema_mode": "signature", "peer": "full schema"}
+    ratios = [theirs.ttft_s / one.ttft_s for one, theirs in zip(ours, peer, strict=True)]
+    saved = [1 - one.tokens / theirs.tokens for one, theirs in zip(ours, peer, strict=True)]
+    return [
+        bootstrap(ratios, np.median, case=case, metric="ttft_ratio"),
+        bootstrap(saved, np.mean, case=case, metric="token_saving"),
+    ]
 
 
 class _Writer:
     """Writes calls as the agent does, each in a conversation of its own."""
 
-    def __init__(self, engine: Engine, profile: Profile) -> None:
+    def __init__(self, engine: Engine, profile: Profile, planner: Callable[..., GrammarPlan] | None) -> None:
         self._engine = engine
         self._profile = profile
         self._emitter = Emitter()
-        self._calls = CallWriter(engine, self._emitter)
+        self._calls = CallWriter(engine, self._emitter, planner=planner)
         self._pool, self._store = SequencePool(engine), SnapshotStore.for_engine(engine)
 
-    def write(self, spec: ToolSpec, row: dict[str, Any]) -> Written:
+    def write(self, case: ArgumentCase) -> tuple[Written, float, int]:
+        """Return the call, the seconds from the request to its first token, and the tool's tokens."""
         conversation = Conversation(
             self._engine,
             system=SYSTEM_PROMPT,
@@ -159,20 +266,23 @@ class _Writer:
         )
         try:
             conversation.open()
-            self._replay(conversation, row.get("context") or ())
-            text = tool_block(spec, self._profile.schema_mode)
-            conversation.append("user", conversation.transcript.user(text, row["query"]))
-            return self._calls.write(
-                conversation, spec, self._profile, request=row["query"], history=row.get("context") or ()
+            self._replay(conversation, case.context)
+            text = tool_block(case.tool, self._profile.schema_mode)
+            began = time.perf_counter()
+            conversation.append("user", conversation.transcript.user(text, case.request))
+            prefilled = time.perf_counter() - began
+            written = self._calls.write(
+                conversation, case.tool, self._profile, request=case.request, history=case.context
             )
         finally:
             conversation.close()
+        return written, prefilled + written.ttft_s, len(self._engine.tokenize(text, special=False))
 
     def close(self) -> None:
         with self._engine.turn():
             self._pool.close()
 
-    def _replay(self, conversation: Conversation, context: Sequence[dict[str, Any]]) -> None:
+    def _replay(self, conversation: Conversation, context: Sequence[Mapping[str, Any]]) -> None:
         """Bring about the turns before the request; one without an answer gets an empty one."""
         waiting = False
         for turn in context:
@@ -192,64 +302,35 @@ class _Writer:
             conversation.close_reply("")
 
 
-def score(written: Written, row: dict[str, Any]) -> Scored:
+def score(written: Written, case: ArgumentCase) -> Scored:
     """Compare a call with the arguments that a case states."""
-    gold, kinds = row["gold_args"], row.get("arg_match") or {}
-    stated = row.get("specified_args")
-    names = tuple(name for name in (gold if stated is None else stated) if name in gold)
     found = written.arguments or {}
-    right = tuple(
-        name for name in names if name in found and matches(found[name], gold[name], kinds.get(name, "exact"))
+    right = tuple(name for name in case.stated if name in found and case.is_right(name, found[name]))
+    texts = list(_texts(found, case.tool.input_schema))
+    said = " ".join([case.request, *(str(turn.get("content")) for turn in case.context)]).casefold()
+    prompt = f"{SYSTEM_PROMPT} {schema_text(case.tool)}".casefold()
+    return Scored(
+        right=right,
+        stated=case.stated,
+        valid=written.arguments is not None and written.problem is None,
+        told=written.arguments is None and isinstance(written.problem, MissingValues),
+        copied=sum(text.casefold() in prompt and text.casefold() not in said for text in texts),
+        texts=len(texts),
     )
-    return Scored(right, names, written.arguments is not None and written.problem is None)
 
 
-def matches(found: Any, gold: Any, kind: str) -> bool:
-    """Whether a value counts as the right one.
-
-    Parameters
-    ----------
-    kind
-        ``exact``: the same JSON value; ``text``: the same but for case and marks around it; ``set``: the
-        same members in any order; ``keywords``: every word of `gold` occurs, qualifiers such as ``repo:x``
-        aside (where there is nothing else, their values).
-
-    Raises
-    ------
-    ResultsError
-        When `kind` is none of these.
-    """
-    if kind == "exact":
-        return _canonical(found) == _canonical(gold)
-    if kind == "text":
-        return _bare(found) == _bare(gold)
-    if kind == "set":
-        lists = isinstance(found, list) and isinstance(gold, list)
-        return lists and sorted(map(_canonical, found)) == sorted(map(_canonical, gold))
-    if kind == "keywords":
-        answer = str(found).casefold()
-        return all(word in answer for word in _keywords(str(gold)))
-    raise ResultsError(f"unknown comparison {kind!r}", next_step="choose exact, text, set or keywords")
+def _texts(found: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts among values, but for those that the schema lists or gives as default."""
+    properties = schema.get("properties", {})
+    for name, value in found.items():
+        part = properties.get(name, {})
+        listed = _listed(part) if isinstance(part, dict) else []
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and len(text) >= _SHORT and text not in listed:
+                yield text
 
 
-def _canonical(value: Any) -> str:
-    """Return a value as text in which 3 and 3.0 are the same, and true and 1 are not."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    if isinstance(value, dict):
-        members = sorted(f"{json.dumps(key)}:{_canonical(part)}" for key, part in value.items())
-        return "{" + ",".join(members) + "}"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _bare(value: Any) -> str:
-    return re.sub(r"^[\W_]+|[\W_]+$", "", str(value)).casefold()
-
-
-def _keywords(text: str) -> list[str]:
-    parts = text.casefold().split()
-    plain = [part for part in parts if not re.match(r"[\w-]+:\S", part)]
-    chosen = plain or [part.partition(":")[2] for part in parts]
-    return [word for part in chosen for word in re.findall(r"[\w/.-]+", part)]
+def _listed(schema: Mapping[str, Any]) -> list[Any]:
+    items = schema.get("items")
+    inner = _listed(items) if isinstance(items, dict) else []
+    return [*schema.get("enum", ()), schema.get("const"), schema.get("default"), *inner]

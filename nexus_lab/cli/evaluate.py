@@ -191,17 +191,20 @@ def routing(
 @app.command()
 def arguments(
     cases: Annotated[
-        Path, typer.Option(help="JSON Lines of query, gold_tool and gold_args, or accepted_args.")
+        list[Path], typer.Option(help="JSON Lines of query, gold_tool and gold_args, or accepted_args.")
     ],
     registry: Annotated[
         Path | None, typer.Option(help="The tools, where the cases do not bring their own.")
     ] = None,
     model: Model = "bundled",
-    modes: Annotated[str, typer.Option(help="What the model sees of a tool, with commas.")] = "signature,full",
+    modes: Annotated[str, typer.Option(help="What the model sees of a tool; commas.")] = "signature,full",
     systems: Annotated[
         str, typer.Option(help="full, no_grounding, no_assignment, no_descriptions; with commas, or all.")
     ] = "full",
     limit: Annotated[int | None, typer.Option(help="So many cases, chosen by a hash.")] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Fit the evidence to the cases not kept apart, and write it here.")
+    ] = None,
     threads: Threads = None,
     json: Json = None,
     *,
@@ -209,11 +212,15 @@ def arguments(
 ) -> None:
     """Measure how many arguments come out right, when the model sees a signature or the full schema."""
     from nexus_lab.bench import arguments as bench
+    from nexus_lab.bench.argument_cases import fit_evidence
     from nexus_lab.engine import Engine
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router
 
     tools = load_registry(registry) if registry is not None else None
+    if fit is not None:
+        fit_evidence(cases, tools, fit)
+        return
     router = Router(tools, threads=threads) if route and tools is not None else None
     with Engine.load(model, n_ctx=4096, threads=threads) as engine, bar("filling in") as tell:
         result = bench.run(

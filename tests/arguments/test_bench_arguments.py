@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nexus_lab.agent.calling import Written
+from nexus_lab.arguments import MissingValues
+from nexus_lab.arguments.evidence import NOTHING
+from nexus_lab.bench import argument_cases
 from nexus_lab.bench import arguments as bench
+from nexus_lab.bench.argument_cases import ArgumentCase, read_cases
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.registry import Registry, ToolSpec
 
@@ -35,43 +40,137 @@ if TYPE_CHECKING:
         ("parse_invoice", "parse_invoice repo:acme/billing", "keywords", True),
         ("author jlee42", "author:jlee42", "keywords", True),
         ("author", "author:jlee42", "keywords", False),
+        ("San Francisco,CA", "san francisco, CA", "loose", True),
+        ("San Francisco", "san francisco, CA", "loose", False),
+        ("", "a", "loose", False),
+        ("a", "", "loose", False),
+        (["New York", 2.0], ["new york", 2], "loose", True),
+        ({"w": 3}, {"w": [2, 3], "h": ["", 1]}, "loose", True),
+        ({"w": 3}, {"w": [2, 3], "h": [1]}, "loose", False),
+        ({"w": 3, "x": 1}, {"w": [3]}, "loose", False),
     ],
 )
 def test_values_are_compared_as_the_case_says(found: Any, gold: Any, kind: str, same: bool):  # noqa: FBT001
-    assert bench.matches(found, gold, kind) is same
+    assert argument_cases.matches(found, gold, kind) is same
 
 
 def test_an_unknown_comparison_is_refused():
     with pytest.raises(ResultsError, match="unknown comparison"):
-        bench.matches(1, 1, "roughly")
+        argument_cases.matches(1, 1, "roughly")
 
 
-ROW = {
-    "gold_args": {"owner": "acme", "n": 3, "method": "get"},
-    "arg_match": {"owner": "exact", "n": "exact", "method": "exact"},
-    "specified_args": ["owner", "n"],
-}
+TOOL = ToolSpec(
+    "read",
+    "Read a thread.",
+    {
+        "type": "object",
+        "properties": {
+            "owner": {"type": "string", "description": "Repository owner"},
+            "n": {"type": "integer"},
+            "method": {"enum": ["get", "list"]},
+        },
+    },
+)
+CASE = ArgumentCase(
+    id="1",
+    tool=TOOL,
+    request="Read 3 of acme",
+    context=(),
+    accepted={"owner": ("acme",), "n": (3,), "method": ("get",)},
+    stated=("owner", "n"),
+    apart=False,
+    may_lack=frozenset({"method"}),
+)
 
 
-def written(arguments: dict[str, Any] | None, problem: Any = None) -> bench.Written:
-    return bench.Written(arguments=arguments, violations=(), problem=problem, ttft_s=0.0, n_generated=1)
+def written(arguments: dict[str, Any] | None, problem: Any = None) -> Written:
+    return Written(arguments=arguments, violations=(), problem=problem, ttft_s=0.0, n_generated=1)
 
 
 def test_only_stated_arguments_count():
-    scored = bench.score(written({"owner": "acme", "n": 4}), ROW)
-    assert (scored.right, scored.specified, scored.valid, scored.all_right) == (
+    scored = bench.score(written({"owner": "acme", "n": 4}), CASE)
+    assert (scored.right, scored.stated, scored.valid, scored.all_right) == (
         ("owner",),
         ("owner", "n"),
         True,
         False,
     )
-    assert bench.score(written({"owner": "acme", "n": 3.0, "extra": 1}), ROW).all_right
+    assert bench.score(written({"owner": "acme", "n": 3.0, "extra": 1}), CASE).all_right
 
 
 def test_a_call_that_cannot_be_sent_is_not_right():
-    assert not bench.score(written({"owner": "acme", "n": 3}, ResultsError("bad")), ROW).all_right
-    unread = bench.score(written(None, ResultsError("bad")), ROW)
-    assert (unread.right, unread.valid) == ((), False)
+    assert not bench.score(written({"owner": "acme", "n": 3}, ResultsError("bad")), CASE).all_right
+    unread = bench.score(written(None, ResultsError("bad")), CASE)
+    assert (unread.right, unread.valid, unread.told) == ((), False, False)
+    assert bench.score(written(None, MissingValues(("n",))), CASE).told
+
+
+@pytest.mark.parametrize(
+    ("value", "copied", "texts"),
+    [("Repository owner", 1, 1), ("acme", 0, 1), ("somebody", 0, 1), ("ab", 0, 0), (3, 0, 0)],
+)
+def test_a_text_of_the_prompt_that_nobody_said_is_copied(value: Any, copied: int, texts: int):
+    scored = bench.score(written({"owner": value, "method": "list"}), CASE)
+    assert (scored.copied, scored.texts) == (copied, texts)
+
+
+def test_leaving_out_is_right_where_it_may_be():
+    assert CASE.is_right("method", NOTHING)
+    assert CASE.is_right("other", NOTHING)
+    assert not CASE.is_right("owner", NOTHING)
+
+
+def test_rows_of_two_makes_are_read(tmp_path: Path):
+    spec = {"name": "read", "description": "", "inputSchema": TOOL.input_schema}
+    rows = [
+        {"query": "q", "gold_tool": "read", "gold_args": {"n": 1, "owner": "a"}, "optional_args": ["owner"]},
+        {"query": "q", "gold_tool": "unknown", "gold_args": {}},
+        {
+            "query": "q",
+            "gold_tool": "read",
+            "tools": [spec],
+            "accepted_args": {"n": [1, 2], "owner": ["a", ""]},
+        },
+    ]
+    path = tmp_path / "cases.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    ours, theirs = read_cases(path, Registry.of([TOOL]))
+    assert (ours.stated, ours.may_lack) == (("n",), {"owner"})
+    assert (theirs.stated, theirs.may_lack) == (("n",), {"owner"})
+    assert theirs.is_right("n", 2)
+    assert not ours.is_right("n", 2)
+    assert read_cases(path) == [theirs]
+    assert len(read_cases(path, Registry.of([TOOL]), limit=1)) == 1
+
+
+def test_what_is_kept_apart_is_not_fitted_to():
+    from dataclasses import replace
+
+    with pytest.raises(ResultsError, match="no case is left"):
+        argument_cases.fit([replace(CASE, apart=True)])
+
+
+def test_a_fit_prefers_what_was_right():
+    tools = [ToolSpec(f"t{n}", "", TOOL.input_schema) for n in range(4)]
+    cases = [
+        ArgumentCase(
+            id=str(n),
+            tool=tool,
+            request=f"Read {n + 5} of acme",
+            context=(),
+            accepted={"n": (n + 5,)},
+            stated=("n",),
+            apart=False,
+        )
+        for n, tool in enumerate(tools)
+    ]
+    weights = argument_cases.fit(cases)
+    assert weights["integer|k:number"] > 0
+
+
+def test_an_unknown_system_is_refused(tmp_path: Path):
+    with pytest.raises(ResultsError, match="unknown systems"):
+        bench.run(None, None, tmp_path, systems=["best"])  # type: ignore[arg-type]
 
 
 @pytest.mark.model
@@ -92,12 +191,18 @@ def test_the_bundled_model_writes_valid_calls(tmp_path: Path):
     cases = tmp_path / "cases.jsonl"
     cases.write_text(json.dumps(row) + "\n" + json.dumps({**row, "context": context}))
     with Engine.load(n_ctx=1024) as engine:
-        found = bench.run(engine, Registry.of([tool]), cases)
+        found = bench.run(engine, Registry.of([tool]), cases, systems=["full", "no_grounding"])
         with pytest.raises(ResultsError, match="no case"):
             bench.run(engine, Registry(), cases)
-    figures = {(one.case["schema_mode"], one.metric): one for one in found.results}
-    assert set(figures) == {
-        (mode, metric) for mode in bench.MODES for metric in ("args_right", "cases_right", "json_valid")
+    figures = {
+        (one.case["system"], one.case["schema_mode"], one.metric): one
+        for one in found.results
+        if one.case.get("part") != "apart"
     }
-    assert all(figures[mode, "json_valid"].value == 1.0 for mode in bench.MODES)
-    assert figures["signature", "args_right"].n == 2
+    modes = [("full", "signature"), ("full", "full"), ("no_grounding", "signature")]
+    assert {key[:2] for key in figures} == set(modes)
+    for metric in ("args_right", "cases_right", "json_valid"):
+        assert {key[:2] for key in figures if key[2] == metric} == set(modes)
+    assert all(figures[*mode, "json_valid"].value == 1.0 for mode in modes)
+    assert figures["full", "signature", "args_right"].value == 1.0
+    assert figures["full", "signature", "token_saving"].value > 0

@@ -1,0 +1,115 @@
+"""The linear score of a candidate, and its fit: a softmax over the candidates of each argument."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from nexus_lab.arguments.evidence import Candidate
+
+    Group = tuple[str, float, Sequence[tuple[Mapping[str, float], bool]]]
+
+__all__ = ["fit_weights", "load_weights", "save_weights", "scores"]
+
+_SMALLEST = 0.02
+
+
+@cache
+def load_weights() -> dict[str, float]:
+    """Return the weights that come with the package, by feature."""
+    text = files(__package__).joinpath("weights.json").read_text(encoding="utf-8")
+    weights: dict[str, float] = json.loads(text)["weights"]
+    return weights
+
+
+def save_weights(weights: Mapping[str, float], path: Path, *, fitted_to: Mapping[str, int]) -> None:
+    """Write weights as the package keeps them.
+
+    Parameters
+    ----------
+    fitted_to
+        The files they were fitted to, with the cases of each.
+    """
+    about = {"fitted_to": dict(fitted_to), "command": "nexus-lab eval arguments --fit"}
+    lines = json.dumps({**about, "weights": dict(sorted(weights.items()))}, ensure_ascii=False, indent=0)
+    path.write_text(lines + "\n", encoding="utf-8")
+
+
+def scores(
+    candidates: Sequence[Candidate], weights: Mapping[str, float] | None = None
+) -> NDArray[np.float64]:
+    """Return the score of each candidate, float64 [n_candidates]."""
+    known = load_weights() if weights is None else weights
+    return np.asarray(
+        [sum(known.get(name, 0.0) * value for name, value in one.features.items()) for one in candidates]
+    )
+
+
+def fit_weights(
+    groups: Sequence[Group], *, penalty: float = 0.5, fewest: int = 3, steps: int = 200
+) -> dict[str, float]:
+    """Return the weights under which right candidates are most likely.
+
+    Parameters
+    ----------
+    groups
+        One for each argument of each request: the tool, the weight of the group, and for each candidate its
+        features and whether it is right; several may be.
+    penalty
+        Half of it times the squared weights is added to the loss.
+    fewest
+        Tools in which a feature has to occur, so that what only one of them has is not learnt.
+    steps
+        Most iterations of L-BFGS.
+    """
+    from scipy.optimize import minimize
+    from scipy.sparse import csr_matrix
+
+    seen: dict[str, set[str]] = defaultdict(set)
+    for tool, _, rows in groups:
+        for features, _ in rows:
+            for name in features:
+                seen[name].add(tool)
+    names = {name: n for n, name in enumerate(sorted(name for name in seen if len(seen[name]) >= fewest))}
+    cells = [
+        (names[name], value)
+        for _, _, rows in groups
+        for features, _ in rows
+        for name, value in features.items()
+        if name in names
+    ]
+    lengths = [sum(name in names for name in features) for _, _, rows in groups for features, _ in rows]
+    matrix: Any = csr_matrix(
+        (
+            [value for _, value in cells],
+            [place for place, _ in cells],
+            np.concatenate([[0], np.cumsum(lengths)]),
+        ),
+        shape=(len(lengths), len(names)),
+    )
+    sizes = np.asarray([len(rows) for _, _, rows in groups])
+    starts, group_of = np.concatenate([[0], np.cumsum(sizes)[:-1]]), np.repeat(np.arange(len(groups)), sizes)
+    right = np.asarray([is_right for _, _, rows in groups for _, is_right in rows], np.float64)
+    weight = np.asarray([weight for _, weight, _ in groups])
+
+    def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        score = matrix @ values
+        likely = np.exp(score - np.maximum.reduceat(score, starts)[group_of])
+        total, good = np.add.reduceat(likely, starts), np.add.reduceat(likely * right, starts)
+        gradient = weight[group_of] * (likely / total[group_of] - likely * right / good[group_of])
+        penalised = float((weight * (np.log(total) - np.log(good))).sum() + penalty * (values @ values) / 2)
+        return penalised, matrix.T @ gradient + penalty * values
+
+    found = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B", options={"maxiter": steps}).x
+    return {name: round(float(found[n]), 3) for name, n in names.items() if abs(found[n]) >= _SMALLEST}
