@@ -115,7 +115,7 @@ class AgentPanel(Panel):
             "queue": queue,
             "settings": self.settings,
             "schema_modes": SCHEMA_MODES,
-            "policies": POLICIES,
+            "policies": tuple(dict.fromkeys((*POLICIES, self.desk.profile.policy))),
             "ready": missing is None,
             "missing": missing,
         }

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 
+# A policy with knobs of its own joins them while it is the profile's.
 POLICIES = tuple(name for name in NAMED_POLICIES if name != "python")
 _MOST_PIECES = 400
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class CachePanel(Panel):
             "arena": arena_of(memory),
             "breakpoints": self._breakpoints,
             "forks": self._branches,
-            "policies": POLICIES,
+            "policies": tuple(dict.fromkeys((*POLICIES, self._policy_ahead()))),
             "fork_points": fork_points(conversation, self._log) if conversation is not None else (),
             "next_run": self._next_run(),
         }
