@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.bench.base import ResultsError
+from nexus_lab.bench.base import Result, ResultsError
 from nexus_lab.bench.cache_replay import cells_for, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
@@ -37,6 +37,7 @@ DEFAULT_POLICIES = "full,rolling_drop,rolling_drop_repos,drop_reasoning,drop_bot
 """Policies that are compared unless others are named."""
 
 _ROW_FORMAT = 1
+_RESTORE_CTX = 2048
 _PLAN_CTX = 512
 
 
@@ -81,6 +82,34 @@ def measure(task: CacheTask) -> list[dict[str, Any]]:
     return [{"policy": task.policy, **replay(engine, task.trajectory, task.policy, n_turns=task.n_turns)}]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreTask:
+    """The restore of programs with drops, at once and segment by segment."""
+
+    engine: EngineSettings
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that determines the rows, in hex."""
+        facts = {"restore": _ROW_FORMAT, "versions": library_versions(), **asdict(self.engine)}
+        del facts["model"]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def alone(self) -> bool:
+        """The clock is read."""
+        return True
+
+
+def measure_restores(task: RestoreTask) -> list[dict[str, Any]]:
+    """Return a row for each figure of the restore, as results."""
+    from nexus_lab.bench.restore import measure_restore
+
+    engine = worker_engine(task.engine)
+    engine.clear()
+    return [result.to_dict() for result in measure_restore(engine)]
+
+
 def cache_sweep(
     trajectories: Path | Sequence[Trajectory],
     *,
@@ -89,6 +118,7 @@ def cache_sweep(
     limit: int | None = None,
     n_turns: int | None = None,
     prices: Prices | None = None,
+    restore: bool = False,
     flash_attention: bool = False,
     threads: int | None = None,
     executor: Executor | None = None,
@@ -112,6 +142,8 @@ def cache_sweep(
         Only the first so many replies of each.
     prices
         What a unit costs; see `Prices`.
+    restore
+        Measure the restore of programs with drops, too.
     threads
         Threads of llama.cpp; the physical cores by default.
     executor
@@ -153,14 +185,18 @@ def cache_sweep(
     folder = work or cache_dir() / "sweeps" / _digest(tasks)
     if not resume:
         (folder / JOURNAL).unlink(missing_ok=True)
+    restores = [RestoreTask(engine=replace(loaded, n_ctx=_RESTORE_CTX))] if restore else []
     with Journal(folder) as journal:
-        facts = {"settings": settings, "keys": [task.key for task in tasks]}
+        keys = {"keys": [task.key for task in tasks], "restores": [task.key for task in restores]}
+        facts = {"settings": settings, **keys}
         atomic_write(folder / SETTINGS, json.dumps(facts).encode())
         finished = run_tasks(tasks, measure, journal, executor=executor, workers=1, on_progress=on_progress)
+        restored = run_tasks(restores, measure_restores, journal, executor=executor, workers=1)
     if work is None:
         shutil.rmtree(folder, ignore_errors=True)
     rows = [row for task in finished for row in task.rows]
-    sweep = CacheSweep(settings, rows)
+    extra = tuple(Result(**row) for task in restored for row in task.rows)
+    sweep = CacheSweep(settings, rows, restores=extra)
     return sweep if prices is None else replace(sweep, prices=prices)
 
 

@@ -47,11 +47,14 @@ class CacheSweep:
         A row for each conversation and policy, JSON values.
     prices
         What a unit costs.
+    restores
+        Figures of the restore of programs with drops, where it was measured.
     """
 
     settings: Mapping[str, Any]
     raw: Sequence[Row] = field(repr=False)
     prices: Prices = field(default_factory=Prices)
+    restores: Sequence[Result] = ()
 
     @classmethod
     def read(cls, folder: Path, *, prices: Prices | None = None) -> CacheSweep:
@@ -66,7 +69,9 @@ class CacheSweep:
             facts = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
             found = read_journal(folder / JOURNAL)
             rows = [row for key in facts["keys"] if key in found for row in found[key].rows]
-            return cls(facts["settings"], rows, prices or Prices())
+            kept = [row for key in facts.get("restores", ()) if key in found for row in found[key].rows]
+            restores = tuple(Result(**row) for row in kept)
+            return cls(facts["settings"], rows, prices or Prices(), restores)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SweepError(
                 f"{folder} holds no replay of policies: {error}",
@@ -101,7 +106,7 @@ class CacheSweep:
             for peer in peers:
                 if policy != peer:
                     results += self._against(policy, peer)
-        return results
+        return [*results, *self.restores]
 
     def _own(self, policy: str) -> list[Result]:
         case, rows = {"policy": policy}, list(self.finished[policy].values())

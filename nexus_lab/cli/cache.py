@@ -34,6 +34,7 @@ def cache(
     json: Json = None,
     *,
     resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
+    restore: Annotated[bool, typer.Option(help="Measure the restore of programs with drops.")] = True,
     flash_attention: Flash = False,
 ) -> None:
     """Replay real conversations under cache policies: likelihood of the real replies, cost, latency.
@@ -53,6 +54,7 @@ def cache(
                 limit=limit,
                 n_turns=turns,
                 prices=priced,
+                restore=restore,
                 flash_attention=flash_attention,
                 threads=threads,
                 work=work,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nexus_lab.bench import CacheSweep, cache_sweep
-from nexus_lab.bench.base import ResultFile, ResultsError
+from nexus_lab.bench import cache as cache_bench
+from nexus_lab.bench.base import Result, ResultFile, ResultsError
 from nexus_lab.bench.cache_replay import PAST_TRAINING, count, negative_log_likelihood, replay, turns_of
 from nexus_lab.bench.sweep import JOURNAL, SweepError
 from nexus_lab.bench.trajectories import Trajectory, TrajectoryError
@@ -160,6 +161,25 @@ def test_a_sweep_from_end_to_end(tmp_path):
     with pytest.raises(SweepError):
         CacheSweep.read(tmp_path)
     assert (tmp_path / "work" / JOURNAL).exists()
+
+
+@pytest.mark.model
+def test_restores_are_measured_once_beside_the_replays(tmp_path, monkeypatch):
+    done = []
+
+    def measure(task):
+        done.append(task.engine.n_ctx)
+        return [Result(case={"drops": 10}, metric="restore_speedup", value=2.0, n=7).to_dict()]
+
+    monkeypatch.setattr(cache_bench, "measure", lambda task: [row(task.policy, task.trajectory.name)])
+    monkeypatch.setattr(cache_bench, "measure_restores", measure)
+    options = {"policies": "full", "work": tmp_path, "restore": True, "threads": 1}
+    with ThreadPoolExecutor(1) as executor:
+        for _ in range(2):
+            sweep = cache_sweep([TALK], executor=executor, **options)
+    assert len(done) == 1
+    assert sweep.figures[-1].metric == "restore_speedup"
+    assert CacheSweep.read(tmp_path).figures[-1] == sweep.figures[-1]
 
 
 @pytest.mark.model
