@@ -33,7 +33,7 @@ help:
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make fuzz    a million damaged files and states for the readers, and as many random operations on the"
 	@echo "             op tree, under the sanitizers"
-	@echo "make bench   measure the scan, the signatures and the splice into results/"
+	@echo "make bench   measure the scan, the signatures, the op tree, the views and the splice into results/"
 	@echo "make clean   remove what was built"
 
 setup: $(VENV)/.ready
@@ -106,6 +106,7 @@ bench: setup
 	@mkdir -p results
 	$(BIN)/nexus-lab bench slb --json results/slb.json
 	$(BIN)/nexus-lab bench signatures --json results/signatures.json
+	$(BIN)/nexus-lab bench tree --json results/tree.json
 	$(BIN)/nexus-lab bench lab --json results/lab.json
 	$(BIN)/nexus-lab eval splice --prefixes 1 --decisions no --json results/splice.json
 

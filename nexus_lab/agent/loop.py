@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Mark
     from nexus_lab.agent.rows import FidelityRow
     from nexus_lab.agent.splicing import Spliced
-    from nexus_lab.cache import Policy
+    from nexus_lab.cache import Policy, SnapshotDisk
     from nexus_lab.engine import Engine, Generation
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
@@ -86,6 +86,9 @@ class Agent:
         System prompt.
     library
         Compiled blocks; ``None`` takes the model's own folder.
+    disk
+        Where the cache of finished conversations goes when memory is short, and when the agent is closed; a
+        later agent begins with it. It stays the caller's to close.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Agent:
         ask_before: AskBefore = "writes",
         system: str = SYSTEM_PROMPT,
         library: BlockLibrary | None = None,
+        disk: SnapshotDisk | None = None,
     ) -> None:
         self.engine = engine
         self.tools = tools
@@ -112,8 +116,8 @@ class Agent:
         self._approve = approve
         self._splicer = Splicer(engine, self.library, self.emitter)
         self._calls = CallWriter(engine, self.emitter)
-        self._pool = SequencePool(engine)
-        self._store = SnapshotStore.for_engine(engine)
+        self._store = SnapshotStore.for_engine(engine, disk=disk)
+        self._pool = SequencePool(engine, tree=self._store.tree)
         self._turns = 0
         self._asking = self._stopped = False
         self._on_progress: Callable[[int, int], None] | None = None
@@ -243,6 +247,7 @@ class Agent:
         """
         self.new_conversation()
         with suppress(EngineClosed), self.engine.turn():
+            self._store.persist()
             self._pool.close()
 
     # -- the turn -----------------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ class ProgramRunner:
             raise RunnerError("an arena and a store were given", next_step="give one; a store has an arena")
         self._engine = engine
         self._own_pool = pool is None
-        self.pool = SequencePool(engine) if pool is None else pool
         if store is None:
             store = SnapshotStore.for_engine(engine) if arena is None else SnapshotStore(arena)
         self.store = store
+        self.pool = SequencePool(engine, tree=store.tree) if pool is None else pool
         self._rows = RowMover(engine, self.store)
         self._executor = Executor(engine, self.store, blocks)
         self._on_op = on_op
@@ -339,7 +339,7 @@ class ProgramRunner:
         if snapshot is not None:
             self._bring(snapshot, plan.prefix, seq)
         elif plan.match is not None:
-            records.append(self._share(plan.match, plan.prefix, seq))
+            records.extend(self._share(plan.match, seq))
         elif plan.kind is StartKind.EMPTY and self._live.program.ops:
             self._clear(seq)
         elif plan.prefix != self._live.program:
@@ -372,20 +372,25 @@ class ProgramRunner:
             Snapshot(program, state, live.rows.first(n), None, live.schedule.first(n)), seq, keep=False
         )
 
-    def _share(self, match: SlotMatch, program: CacheProgram, seq: int) -> OpRecord:
-        """Begin with the cells of another sequence's plain prefix, or with those of our own."""
+    def _share(self, match: SlotMatch, seq: int) -> Iterator[OpRecord]:
+        """Begin with cells of another sequence, or of our own; plain tokens are told as an append."""
         began = time.perf_counter()
-        state = fold(program)
+        program, state = match.program, fold(match.program)
         if match.seq == seq:
-            self._engine.remove(seq, len(state), -1)
+            self._engine.remove(seq, state.next_position, -1)
         else:
             self._clear(seq)
-            self._engine.copy_sequence(match.seq, seq, 0, len(state))
+            self._engine.copy_sequence(match.seq, seq, 0, state.next_position)
         self._live = Snapshot(program, state, match.rows, None, match.schedule)
         indices = state.active_indices()
         lacking = indices[~match.rows.present(indices)]
-        outcome = Outcome(self._live, program.ops[0], indices, computed=lacking)
-        return self._record(program.ops[0], outcome, _empty(), time.perf_counter() - began, reused=len(state))
+        if program.plain_tokens() and len(program) == 1:
+            outcome = Outcome(self._live, program.ops[0], indices, computed=lacking)
+            seconds = time.perf_counter() - began
+            yield self._record(program.ops[0], outcome, _empty(), seconds, reused=len(state))
+            return
+        rows = self._rows.captured(match.rows, lacking, state, seq)
+        self._settle(replace(self._live, rows=rows), seq, keep=False)
 
     def _execute_each(self, ops: Sequence[CacheOp], schedule: BatchSchedule | None) -> Iterator[OpRecord]:
         """Execute one of `passes`, at once where it has several operations and that can be done."""
@@ -485,7 +490,7 @@ class ProgramRunner:
     def _settle(self, snapshot: Snapshot, seq: int, *, keep: bool = True) -> Decline | None:
         """Take `snapshot` for what is on `seq` now; returns why it was not kept."""
         self._live = snapshot
-        self.store.hold(self, snapshot)
+        self.store.hold(self, snapshot.rows)
         if not self._borrowed:
             self.pool.publish(seq, snapshot)
         if not keep:
@@ -544,7 +549,7 @@ class ProgramRunner:
     def _clear(self, seq: int) -> None:
         self._engine.remove(seq)
         self._live = _empty()
-        self.store.hold(self, self._live)
+        self.store.hold(self, self._live.rows)
         if not self._borrowed:
             self.pool.publish(seq, self._live)
 

@@ -1,8 +1,8 @@
 """Live sequences that other conversations can continue from: the L0 arena over engine sequences.
 
 A slot is a sequence of the engine together with the tokens of its *plain* prefix, the leading rows that equal
-those of an ordinary prefill. Only plain prefixes are ever matched or copied: what a sequence holds behind one
-(spliced rows, rows computed after a drop, moved rows) stays its own.
+those of an ordinary prefill: these are matched by tokens alone. What a sequence holds behind (spliced rows,
+rows computed after a drop, moved rows) is matched by the program that led to it, which the op tree knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nexus_lab import _core
+from nexus_lab.cache.ops import Append
+from nexus_lab.cache.program import CacheProgram
 from nexus_lab.cache.state import IntegrityError
+from nexus_lab.cache.tree import OpTree, Tier, TreeError
 from nexus_lab.engine.errors import SequenceError
 
 if TYPE_CHECKING:
@@ -43,17 +46,20 @@ class SlotMatch:
     seq
         Engine sequence.
     length
-        How many of the tokens it holds as plain rows, at positions 0 to ``length - 1``.
+        How many of the tokens it holds.
     rows
         Where the copies of these rows are.
     schedule
         How they were batched.
+    program
+        What led to these rows.
     """
 
     seq: int
     length: int
     rows: RowMap
     schedule: BatchSchedule
+    program: CacheProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +102,27 @@ class SequencePool:
         Most sequences that can be matched.
     max_warm_cells
         Most cells that sequences may hold which nobody leases; None leaves that to the need of others.
+    keep_tails
+        Keep a finished conversation whole, not only its plain prefix: another can go on from its end
+        without a copy, while every decode scans its cells.
+    tree
+        Where the programs of live sequences are booked, and of snapshots too when the store has the same.
     """
 
-    def __init__(self, engine: Engine, *, n_slots: int = N_SLOTS, max_warm_cells: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        n_slots: int = N_SLOTS,
+        max_warm_cells: int | None = None,
+        keep_tails: bool = False,
+        tree: OpTree | None = None,
+    ) -> None:
         self._engine = engine
+        self.tree = OpTree() if tree is None else tree
+        self._keep_tails = keep_tails
+        self._booked: dict[int, Snapshot] = {}
+        self._seqs: dict[str, dict[int, None]] = {}
         self._max_warm_cells = engine.n_ctx if max_warm_cells is None else max_warm_cells
         self._arena = _core.L0Arena(n_slots)
         self._slots: dict[int, _Slot] = {}
@@ -139,7 +162,7 @@ class SequencePool:
         return ended
 
     def publish(self, seq: int, snapshot: Snapshot) -> None:
-        """Say what a leased sequence holds; later matches can copy its plain prefix.
+        """Say what a leased sequence holds; later matches can share it.
 
         Raises
         ------
@@ -147,6 +170,7 @@ class SequencePool:
             When `seq` is not leased from this pool.
         """
         self._insist_leased(seq)
+        self._book(seq, snapshot)
         n_plain = snapshot.state.plain_length()
         if n_plain == 0:
             self._forget(seq)
@@ -173,10 +197,23 @@ class SequencePool:
         found = self._slots[slot]
         if found.seq in self._warm:
             self._warm[found.seq] = self._warm.pop(found.seq)
-        return SlotMatch(found.seq, length, found.rows.first(length), found.schedule.first(length))
+        program = CacheProgram((Append(tuple(tokens[:length])),))
+        return SlotMatch(found.seq, length, found.rows.first(length), found.schedule.first(length), program)
+
+    def match_program(self, program: CacheProgram) -> SlotMatch | None:
+        """Return the sequence that holds the state of most of `program`'s beginning, if one does."""
+        held = self.tree.held(program, Tier.LIVE)
+        if held is None:
+            return None
+        beginning, entry = held
+        seq = next(iter(self._seqs[entry]))
+        if seq in self._warm:
+            self._warm[seq] = self._warm.pop(seq)
+        cut = self._booked[seq].cut(beginning)
+        return SlotMatch(seq, len(cut.state), cut.rows, cut.schedule, beginning)
 
     def retire(self, seq: int) -> None:
-        """End a lease: the plain prefix stays warm, everything behind it is removed.
+        """End a lease: the plain prefix, or with `keep_tails` everything, stays warm.
 
         Raises
         ------
@@ -186,18 +223,58 @@ class SequencePool:
         self._insist_leased(seq)
         self._leased.discard(seq)
         slot = self._slot_of.get(seq)
-        if slot is None:
+        if not (self._keep_tails and seq in self._booked) and not self._shortened(seq):
             self._engine.release_sequence(seq)
             return
-        self._engine.remove(seq, self._slots[slot].n_plain, -1)
-        self._arena.unpin(slot)
+        if slot is not None:
+            self._arena.unpin(slot)
         self._warm[seq] = None
         while self._warm_cells() > self._max_warm_cells:
             self.evict_one()
 
+    def _shortened(self, seq: int) -> bool:
+        """Cut a sequence to its plain prefix, if it has one that can be matched."""
+        whole, slot = self._booked.get(seq), self._slot_of.get(seq)
+        self._unbook(seq)
+        if whole is None or slot is None:
+            return False
+        n_plain = self._slots[slot].n_plain
+        self._engine.remove(seq, n_plain, -1)
+        tokens = tuple(whole.state.tokens[:n_plain].tolist())
+        self._book(seq, whole.cut(CacheProgram((Append(tokens),))))
+        return True
+
+    # -- the tree -------------------------------------------------------------------------------------------
+
+    def _book(self, seq: int, snapshot: Snapshot) -> None:
+        """Say in the tree what `seq` holds, in place of what it held before."""
+        self._unbook(seq)
+        program = snapshot.program
+        self._booked[seq] = snapshot
+        if not program.canonical_ops:
+            return
+        try:
+            self.tree.insert(program, Tier.LIVE)
+        except TreeError as error:
+            _LOG.debug("sequence %d is not in the tree: %s", seq, error)
+            return
+        self.tree.lock(program.id)
+        self._seqs.setdefault(program.id, {})[seq] = None
+
+    def _unbook(self, seq: int) -> None:
+        snapshot = self._booked.pop(seq, None)
+        program_id = "" if snapshot is None else snapshot.program.id
+        if seq not in self._seqs.get(program_id, {}):
+            return
+        self.tree.unlock(program_id)
+        del self._seqs[program_id][seq]
+        if not self._seqs[program_id]:
+            del self._seqs[program_id]
+            self.tree.remove(program_id, Tier.LIVE)
+
     def _warm_cells(self) -> int:
         """Count the cells of warm sequences, those that several share as often as they are shared."""
-        return sum(item.n_plain for item in self._slots.values() if item.seq in self._warm)
+        return sum(self._booked[seq].state.n_active for seq in self._warm)
 
     def evict_one(self) -> bool:
         """Release the warm sequence that was used longest ago; returns whether anything was given up."""
@@ -206,9 +283,11 @@ class SequencePool:
             return ended
         seq = next(iter(self._warm))
         del self._warm[seq]
-        slot = self._slot_of.pop(seq)
-        del self._slots[slot]
-        self._arena.release(slot)
+        self._unbook(seq)
+        slot = self._slot_of.pop(seq, None)
+        if slot is not None:
+            del self._slots[slot]
+            self._arena.release(slot)
         self._engine.release_sequence(seq)
         self._evicted += 1
         _LOG.debug("evicted warm sequence %d", seq)
@@ -238,11 +317,22 @@ class SequencePool:
             raise IntegrityError("slots and their sequences differ", next_step="report this")
         if self._leased & set(self._warm) or not set(self._slot_of) <= self._leased | set(self._warm):
             raise IntegrityError("a sequence is neither leased nor warm, or both", next_step="report this")
+        self._check_booked()
         for slot, item in self._slots.items():
             if len(self._arena.tokens(slot)) != item.n_plain or len(item.rows) != item.n_plain:
                 raise IntegrityError(f"slot {slot} is bound to other tokens", next_step="report this")
             if self._engine.pos_max(item.seq) < item.n_plain - 1:
                 raise IntegrityError(f"slot {slot} promises rows that are gone", next_step="report this")
+
+    def _check_booked(self) -> None:
+        self.tree.check_integrity()
+        live = {program_id for program_id in self.tree if Tier.LIVE in self.tree.tiers(program_id)}
+        if live != set(self._seqs) or not set(self._warm) <= set(self._booked):
+            raise IntegrityError("the tree books other programs as live", next_step="report this")
+        for seq in self._warm:
+            state = self._booked[seq].state
+            if not np.array_equal(self._engine.positions(seq), state.positions[state.active]):
+                raise IntegrityError(f"sequence {seq} holds other positions", next_step="report this")
 
     def _insist_leased(self, seq: int) -> None:
         if seq not in self._leased:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -100,16 +99,6 @@ class Snapshot:
         return Snapshot(program, fold(program), self.rows.first(n), None, self.schedule.first(n))
 
 
-class _Hold:
-    """What a live state keeps: its rows, and its program in the tree."""
-
-    def __init__(self, rows: RowMap, program_id: str | None, ended: deque[str]) -> None:
-        self.rows = rows
-        if program_id is not None:
-            # An owner may be collected anywhere, so that its end is only noted.
-            weakref.finalize(self, ended.append, program_id).atexit = False
-
-
 class SnapshotStore:
     """Snapshots by program, with their rows in a bounded arena, and on disk where one is given.
 
@@ -127,6 +116,8 @@ class SnapshotStore:
         Most snapshots kept in memory; the one used longest ago goes first.
     disk
         Where finished programs go when memory is short; None forgets them.
+    tree
+        Where programs are booked; None makes one, which a pool of sequences can share.
     """
 
     def __init__(
@@ -135,16 +126,16 @@ class SnapshotStore:
         *,
         max_snapshots: int = 512,
         disk: SnapshotDisk | None = None,
+        tree: OpTree | None = None,
     ) -> None:
         self.arena = _core.BuddyArena(DEFAULT_ARENA_BYTES) if arena is None else arena
-        self.tree = OpTree()
+        self.tree = OpTree() if tree is None else tree
+        self.tree.on_evicted(self._drop_out)
         self.disk = disk
         self._max = max_snapshots
         self._snapshots: dict[str, Snapshot] = {}
         self._chunks: weakref.WeakSet[RowChunk] = weakref.WeakSet()
-        self._holders: weakref.WeakKeyDictionary[object, _Hold] = weakref.WeakKeyDictionary()
-        self._live: Counter[str] = Counter()
-        self._ended: deque[str] = deque()
+        self._holders: weakref.WeakKeyDictionary[object, RowMap] = weakref.WeakKeyDictionary()
         # Operations that compute nothing hand the logits on; they are stored once.
         self._in_arena: weakref.WeakValueDictionary[int, NDArray[np.float32]] = weakref.WeakValueDictionary()
         self._clock = 0
@@ -182,29 +173,13 @@ class SnapshotStore:
         except StateMemoryFull:
             return build(None)
 
-    def hold(self, owner: object, snapshot: Snapshot) -> None:
-        """Keep the rows of a live state from eviction, in place of those that `owner` held before."""
-        program = snapshot.program
-        entered = self._enter(program, Tier.LIVE)
-        if entered:
-            self.tree.lock(program.id)
-            self._live[program.id] += 1
-        self._holders[owner] = _Hold(snapshot.rows, program.id if entered else None, self._ended)
-        self._end_holds()
+    def hold(self, owner: object, rows: RowMap) -> None:
+        """Keep the chunks of `rows` from eviction, in place of those `owner` held before."""
+        self._holders[owner] = rows
 
     def release(self, owner: object) -> None:
         """End what `owner` held."""
         self._holders.pop(owner, None)
-        self._end_holds()
-
-    def _end_holds(self) -> None:
-        while self._ended:
-            program_id = self._ended.popleft()
-            self.tree.unlock(program_id)
-            self._live[program_id] -= 1
-            if not self._live[program_id]:
-                del self._live[program_id]
-                self.tree.remove(program_id, Tier.LIVE)
 
     # -- snapshots ------------------------------------------------------------------------------------------
 
@@ -257,10 +232,12 @@ class SnapshotStore:
             held = self.tree.held(program, Tier.HOST | Tier.DISK)
             if held is None or held[0] != program:
                 return None
-            longer = self.find(held[1])  # a damaged one is no longer held
+            longer = self.find(held[1])
             if longer is not None:
                 found = longer.cut(program)
                 self._counts["cut"] += 1
+            elif held[1] in self:
+                return None  # memory has no room for it; a damaged one would be gone
         return found
 
     def __contains__(self, program_id: object) -> bool:
@@ -278,7 +255,7 @@ class SnapshotStore:
 
     def persist(self) -> int:
         """Write the longest programs in memory to disk, where there is one; returns how many were written."""
-        wanted = [item for item in self._longest() if item in self._snapshots]
+        wanted = [item for item in self.tree.longest() if item in self._snapshots]
         return sum(self._written(program_id) for program_id in wanted)
 
     def counters(self) -> dict[str, int]:
@@ -293,7 +270,6 @@ class SnapshotStore:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a snapshot lacks a row, or a bound is exceeded."""
-        self._end_holds()
         self.arena.check_integrity()
         self.tree.check_integrity()
         for program_id, snapshot in self._snapshots.items():
@@ -302,11 +278,7 @@ class SnapshotStore:
         if len(self._snapshots) > self._max:
             raise IntegrityError("more snapshots than allowed", next_step="report this")
         on_disk = set() if self.disk is None else set(self.disk)
-        for tier, wanted in (
-            (Tier.HOST, set(self._snapshots)),
-            (Tier.DISK, on_disk),
-            (Tier.LIVE, set(self._live)),
-        ):
+        for tier, wanted in ((Tier.HOST, set(self._snapshots)), (Tier.DISK, on_disk)):
             booked = {program_id for program_id in self.tree if tier in self.tree.tiers(program_id)}
             if booked != wanted - {CacheProgram().id}:
                 raise IntegrityError(f"the tree books other programs in {tier.name}", next_step="report this")
@@ -318,12 +290,10 @@ class SnapshotStore:
         if not program.canonical_ops:
             return False
         try:
-            gone = self.tree.insert(program, tier)
+            self.tree.insert(program, tier)
         except TreeError as error:
             _LOG.debug("not in the tree: %s", error)
             return False
-        for program_id in gone:
-            self._drop_out(program_id)
         return True
 
     def _drop_out(self, program_id: str) -> None:
@@ -349,16 +319,12 @@ class SnapshotStore:
         self._in_arena[id(stored)] = stored
         return stored
 
-    def _longest(self) -> frozenset[str]:
-        self._end_holds()
-        return self.tree.longest()
-
     def _evict_chunk(self) -> bool:
-        held = {id(chunk) for hold in self._holders.values() for chunk in hold.rows.chunks}
+        held = {id(chunk) for rows in self._holders.values() for chunk in rows.chunks}
         free = [chunk for chunk in self._chunks if chunk.state is not None and id(chunk) not in held]
         if not free:
             return False
-        longest = self._longest()
+        longest = self.tree.longest()
         needed = _chunks_of(self._snapshots[item] for item in longest if item in self._snapshots)
         victim = min(free, key=lambda chunk: (id(chunk) in needed, chunk.used))
         for program_id, snapshot in list(self._snapshots.items()):
@@ -416,7 +382,7 @@ class SnapshotStore:
                 return None
             chunks.append(chunk)
             # What has been read already must not make room for the rest.
-            self._holders[keeper] = _Hold(RowMap(tuple(chunks)), None, self._ended)
+            self._holders[keeper] = RowMap(tuple(chunks))
         return chunks
 
     def _forget_on_disk(self, program_id: str) -> None:

@@ -60,6 +60,7 @@ def plan_start(
         None if store is None else _kept(program, prefixes, store),
         _shortened(program, prefixes, live),
         _shared(program, pool),
+        _shared_program(program, pool),
         None if store is None else _cut(program, store),
         StartPlan(StartKind.EMPTY, program.ops, CacheProgram()),
     )
@@ -87,7 +88,9 @@ def _kept(program: CacheProgram, prefixes: list[CacheProgram], store: SnapshotSt
 def _cut(program: CacheProgram, store: SnapshotStore) -> StartPlan | None:
     """Begin with what another program, which is kept, has in common with this one."""
     prefix = store.beginning(program)
-    rest = None if prefix is None else program.remainder(prefix)
+    if prefix == program:
+        prefix = _without_newest(program)
+    rest = None if prefix is None else _rest(program, prefix)
     return None if prefix is None or rest is None else StartPlan(StartKind.SNAPSHOT, rest, prefix)
 
 
@@ -106,8 +109,29 @@ def _shared(program: CacheProgram, pool: SequencePool) -> StartPlan | None:
     match = pool.match(tokens[:-1]) if len(tokens) > 1 else None
     if match is None:
         return None
-    prefix = CacheProgram((Append(tokens[: match.length]),))
-    return StartPlan(StartKind.SLOT, _without(program.ops, match.length), prefix, match)
+    return StartPlan(StartKind.SLOT, _without(program.ops, match.length), match.program, match)
+
+
+def _shared_program(program: CacheProgram, pool: SequencePool) -> StartPlan | None:
+    match = pool.match_program(program)
+    if match is not None and match.program == program:
+        match = pool.match_program(_without_newest(program))
+    rest = None if match is None else _rest(program, match.program)
+    if match is None or rest is None:
+        return None
+    return StartPlan(StartKind.SLOT, rest, match.program, match)
+
+
+def _without_newest(program: CacheProgram) -> CacheProgram:
+    """Return what leads to all but the newest token, which is computed for its logits; else the program."""
+    *before, last = program.canonical_ops
+    return CacheProgram((*before, Append(last.tokens[:-1]))) if isinstance(last, Append) else program
+
+
+def _rest(program: CacheProgram, prefix: CacheProgram) -> Sequence[CacheOp] | None:
+    """Return what is left behind a beginning without logits; None when that would leave none at the end."""
+    rest = program.remainder(prefix)
+    return rest if any(isinstance(op, Append) for op in rest or ()) else None
 
 
 def _without(ops: Sequence[CacheOp], n_tokens: int) -> list[CacheOp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +17,7 @@ from nexus_lab.cache.words import decode_words
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["DEFAULT_TREE_WORDS", "OpTree", "ProgramTree", "Tier", "TreeError", "TreeMatch", "TreeNode"]
 
@@ -171,6 +172,7 @@ class OpTree:
 
     def __init__(self, max_words: int = DEFAULT_TREE_WORDS) -> None:
         self._tree = _core.OpTree(max_words)
+        self._listeners: list[weakref.WeakMethod[Callable[[str], None]]] = []
         self._node_of: dict[str, int] = {}
         self._entries: dict[int, tuple[str, Tier]] = {}
 
@@ -264,7 +266,17 @@ class OpTree:
     def evict(self) -> str | None:
         """See `ProgramTree.evict`."""
         node = self._tree.evict()
-        return None if node < 0 else self._forget(node)
+        if node < 0:
+            return None
+        lost = self._forget(node)
+        for listener in [held() for held in self._listeners]:
+            if listener is not None:
+                listener(lost)
+        return lost
+
+    def on_evicted(self, listener: Callable[[str], None]) -> None:
+        """Have a bound method called with the id of each program that is evicted; it is held weakly."""
+        self._listeners.append(weakref.WeakMethod(listener))
 
     def program(self, node: int) -> CacheProgram:
         """Return the program that ends at a node.

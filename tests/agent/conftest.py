@@ -45,7 +45,15 @@ def make_agent(bundled_engine, tmp_path):
     server = McpServer(ServerConfig("raw", sys.executable, (str(RAW_SERVER),)))
     server.start()
 
-    def make(text: str | dict = "hello", *, read_only: bool = True, approve=None, observers=(), **settings):
+    def make(
+        text: str | dict = "hello",
+        *,
+        read_only: bool = True,
+        approve=None,
+        observers=(),
+        disk=None,
+        **settings,
+    ):
         schema = {"const": text} if isinstance(text, str) else text
         tools = Toolbox([server], Registry.of([echo_spec(schema, read_only=read_only)], name="test"))
         agent = Agent(
@@ -56,6 +64,7 @@ def make_agent(bundled_engine, tmp_path):
             observers=observers,
             approve=approve,
             library=BlockLibrary(bundled_engine, tmp_path / "blocks"),
+            disk=disk,
         )
         made.append(agent)
         return agent

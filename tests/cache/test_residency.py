@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from direct import rows_by_position, same_rows
+from direct import NOISE, kl, rows_by_position, same_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import Synthetic, tells_its_tokens
@@ -73,7 +73,7 @@ def test_dropped_rows_go_before_those_of_finished_programs_however_fresh(templat
     finished = kept(store, maker, CacheProgram().append(range(100, 110)))
     start = kept(store, maker, CacheProgram().append(range(10)))
     tool = kept(store, maker, start.program.append(range(10, 30)), start)
-    store.hold(maker, kept(store, maker, tool.program.drop((10, 30)), tool))
+    store.hold(maker, kept(store, maker, tool.program.drop((10, 30)), tool).rows)
     store.find(tool.program.id)  # used last of all
     while "nothing of it has gone" and store.counters()["chunks_evicted"] == 0:
         other = CacheProgram().append((7, store.counters()["kept"]))
@@ -101,18 +101,39 @@ def test_a_state_is_cut_out_of_a_longer_one_behind_a_drop(template: SequenceStat
     assert store.counters()["cut"] == 1
 
 
-def test_a_request_continues_from_what_a_finished_one_kept(engine, words, make_runner):
-    first = make_runner()
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_request_continues_behind_the_drops_of_another(finished, engine, words, make_runner):
+    first = make_runner(pool=SequencePool(engine))
     start = CacheProgram((Append(words[:20]),)).drop((3, 8))
     first.run(start.append(words[20:40]))
     rows = rows_by_position(engine.save_state(first.seq))
+    if finished:
+        first.close()
+        assert engine.used_cells() == 3
     second = make_runner(pool=first.pool, store=first.store)
     result = second.run(start.append((*words[20:33], *words[50:54])))
-    assert result.start.kind is StartKind.SNAPSHOT
+    assert result.start.kind is (StartKind.SNAPSHOT if finished else StartKind.SLOT)
     assert result.start.tokens == 33
     assert [(record.tokens, record.op.kind.value) for record in result.records] == [(4, "append")]
     held = rows_by_position(engine.save_state(second.seq))
     assert same_rows({p: rows[p] for p in range(8, 33)}, {p: held[p] for p in range(8, 33)})
+    if not finished:
+        assert engine.used_cells() == 35 + 4  # shared cells count once
+    direct = make_runner(pool=SequencePool(engine)).run(result.program)
+    assert kl(direct.logits, result.logits) <= NOISE
+
+
+def test_a_finished_conversation_can_stay_whole(engine, words, make_runner):
+    pool = SequencePool(engine, keep_tails=True)
+    program = CacheProgram((Append(words[:20]),)).drop((0, 8)).append(words[20:40])
+    with make_runner(pool=pool) as first:
+        first.run(program)
+    assert engine.used_cells() == 32
+    second = make_runner(pool=pool)  # with another store
+    result = second.run(program.append(words[40:44]))
+    assert (result.start.kind, result.start.tokens) == (StartKind.SLOT, 40)
+    assert engine.used_cells() == 36
+    pool.check_integrity()
 
 
 def test_finished_programs_go_to_disk_and_come_back(template: SequenceState, disk: SnapshotDisk):
@@ -132,6 +153,22 @@ def test_finished_programs_go_to_disk_and_come_back(template: SequenceState, dis
     assert tells_its_tokens(back)
     assert np.array_equal(back.logits, logits)
     assert store.tree.tiers(program.id) == Tier.HOST | Tier.DISK
+    store.check_integrity()
+
+
+def test_what_is_on_disk_waits_where_memory_has_no_room_for_it(template: SequenceState, disk: SnapshotDisk):
+    store, maker = store_of(template, disk)
+    program = CacheProgram().append(range(40))
+    kept(store, maker, program)
+    store.persist()
+    live = CacheProgram().append(range(50, 90))
+    store.hold(maker, kept(store, maker, live).rows)
+    assert store.tree.tiers(program.id) is Tier.DISK
+    assert store.find(program.id) is None
+    assert store.bring(CacheProgram().append(range(30))) is None
+    assert program.id in store
+    store.release(maker)
+    assert store.find(program.id) is not None
     store.check_integrity()
 
 
@@ -245,7 +282,7 @@ def test_no_limit_is_ever_exceeded(template: SequenceState, tmp_path_factory, da
             found = store.keep(maker.after(program, before))
             known.append(program)
             if data.draw(st.booleans()) and isinstance(found, Snapshot):
-                store.hold(maker, found)
+                store.hold(maker, found.rows)
             if data.draw(st.booleans()):
                 store.persist()
             store.check_integrity()
@@ -267,7 +304,8 @@ def test_warm_sequences_keep_to_their_cells(engine, words, make_runner):
 
 
 def test_residency_is_one_record(engine, words, make_runner, disk):
-    runner = make_runner(store=SnapshotStore(disk=disk))
+    store = SnapshotStore(disk=disk)
+    runner = make_runner(store=store, pool=SequencePool(engine, tree=store.tree))
     runner.run(CacheProgram((Append(words[:20]), Drop(((3, 8),)), Append(words[20:30]))))
     runner.store.persist()
     found = residency(engine, runner.store, runner.pool)
@@ -279,5 +317,8 @@ def test_residency_is_one_record(engine, words, make_runner, disk):
     dropped = [node for node in found.nodes if node.dropped]
     assert [(node.start, node.tokens, node.tiers) for node in dropped] == [(3, 5, Tier.HOST)]
     assert found.counters["l0_leased"] == 1
-    runner.close()
+    runner.close()  # its first three tokens stay warm
+    found = residency(engine, runner.store, runner.pool)
+    assert (found.cells, found.programs[Tier.LIVE]) == (3, 1)
+    runner.pool.close()
     assert residency(engine, runner.store, runner.pool).programs[Tier.LIVE] == 0
