@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEGMENTS", "measure_restore", "program_with_drops"]
 
-SEGMENTS = (8, 16, 32, 64)
+SEGMENTS = (2, 4, 8, 16, 32)
 """Tokens of a segment."""
 
 
