@@ -164,6 +164,7 @@ def routing(
     json: Json = None,
     *,
     known: Annotated[bool, typer.Option(help="Use the requests for known tools in the package.")] = True,
+    reader: Annotated[bool, typer.Option(help="Ask the cross-encoder below tau.")] = True,
 ) -> None:
     """Measure routing beside plain baselines, with intervals."""
     from nexus_lab.bench import routing as bench
@@ -182,6 +183,7 @@ def routing(
             apart=apart,
             known=known,
             embedder=embedder,
+            cross_encoder="bundled" if reader else None,
             threads=threads,
             on_progress=lambda what, done: progress.update(task, description=what, completed=done),
         )

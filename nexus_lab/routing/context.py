@@ -19,6 +19,7 @@ _BACK = re.compile(
     re.IGNORECASE,
 )
 _SHORT = 4
+_MOST_WORDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,14 @@ class Reference:
     ----------
     text
         The user's turn before the request; empty where there is none.
+    spoken
+        That turn and the assistant's answer to it, each cut after 60 words.
     tool
         The tool that was called last, where one was.
     """
 
     text: str = ""
+    spoken: str = ""
     tool: str | None = None
 
 
@@ -46,9 +50,22 @@ def resolve(request: str, context: Sequence[Message]) -> Reference | None:
     """Return what `request` refers back to, or ``None`` where it stands alone or nothing came before."""
     if not context or not refers_back(request):
         return None
-    text = next((_text(turn) for turn in reversed(context) if turn.get("role") == "user"), "")
+    text, answer = _last_exchange(context)
+    spoken = " ".join(" ".join(part.split()[:_MOST_WORDS]) for part in (text, answer) if part)
     tool = next((name for turn in reversed(context) if (name := _called(turn)) is not None), None)
-    return Reference(text, tool) if text or tool else None
+    return Reference(text, spoken, tool) if spoken or tool else None
+
+
+def _last_exchange(context: Sequence[Message]) -> tuple[str, str]:
+    """Return the user's last turn, and the last that the assistant said after it."""
+    answer = ""
+    for turn in reversed(context):
+        text = _text(turn)
+        if turn.get("role") == "user":
+            return (text, answer) if text else ("", "")
+        if turn.get("role") == "assistant" and not answer:
+            answer = text
+    return "", ""
 
 
 def _text(turn: Message) -> str:

@@ -40,9 +40,10 @@ LEXICAL_WEIGHT = 0.25
 # nearest, so that one odd example decides less.
 _EXAMPLE_WEIGHT = 0.5
 SCORING = f"cosine of views, examples + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked requests"
-# A request that refers back: share of the user's turn before it, and what a tool of the server that was
-# called last gains.
-_CONTEXT_WEIGHT = 0.3
+# A request that refers back: share of the text of the turns before it and itself, and what a tool of the
+# server that was called last gains. On 88 requests of our own that were kept apart this gives 59 % top-1 and
+# 97 % top-10; three tenths of the user's turn before gave 55 % and 92 %, no context 38 % and 72 %.
+_CONTEXT_WEIGHT = 0.5
 _SERVER_BONUS = 0.05
 _BUILD_BATCH = 32
 
@@ -129,8 +130,9 @@ class Scorer:
         with timed(times, "normalise"):
             matched = normalise(request).text
             reference = resolve(request, context)
-            before = normalise(reference.text).text if reference else ""
-        texts = [matched, before] if before else [matched]
+            texts = [matched]
+            if reference is not None and reference.spoken:
+                texts.append(normalise(f"{reference.spoken} {request}").text)
         with timed(times, "embed"):
             vectors = self.embedder.embed_queries(texts)
         with timed(times, "scan"):
@@ -268,7 +270,7 @@ def _margin(scores: Floats) -> float:
 
 
 def _blend(scores: list[Floats]) -> Floats:
-    """Return the request's scores, with those of the turn before it mixed in."""
+    """Return the request's scores, with those of the turns before it mixed in."""
     if len(scores) == 1:
         return scores[0]
     return np.float32(1 - _CONTEXT_WEIGHT) * scores[0] + np.float32(_CONTEXT_WEIGHT) * scores[1]

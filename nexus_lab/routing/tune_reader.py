@@ -46,10 +46,10 @@ class ReaderRecipe:
         Whichever is over first.
     """
 
-    requests: int = 8
+    requests: int = 6
     candidates: int = 4
     frozen_layers: int = 3
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
     head_learning_rate: float = 1e-2
     weight_decay: float = 0.01
     with_example: float = 0.5
@@ -103,12 +103,12 @@ def tune_reader(
         if len(order) < recipe.requests:
             order += chooser.permutation(len(lists)).tolist()
         drawn = [_drawn(lists[order.pop(0)], recipe, chooser) for _ in range(recipe.requests)]
-        pairs = [(text, told) for text, told, _ in drawn for told in told]
+        pairs = [(text, one) for text, read, _ in drawn for one in read]
         batch = tokenizer(
             [text for text, _ in pairs],
-            [told for _, told in pairs],
+            [one for _, one in pairs],
             padding=True,
-            truncation="only_second",
+            truncation="longest_first",
             max_length=MOST_TOKENS,
             return_tensors="pt",
         )
