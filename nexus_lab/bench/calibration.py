@@ -39,6 +39,7 @@ from nexus_lab.splice import (
     CalibrationSample,
     TrialCase,
     kept_conversations,
+    message_ending,
 )
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def calibrate_agent(
             live_prefix(engine, conversations, number, plan.depths[-1], system=system)
             for number in range(len(plan.cases) * prefixes)
         ]
+        ending = message_ending(engine)
         facts: dict[str, Any] = {
             "fingerprint": engine.info.fingerprint,
             "context_hash": behind.hash.hex(),
@@ -188,6 +190,7 @@ def calibrate_agent(
             repairs=tuple(Repair.parse(f"{strategy}:{budget}") for budget in budgets),
             contexts=(_SWEPT[context],),
             own=behind,
+            ending=ending,
             system=system,
         )
         for number, (name, prefix) in enumerate(live)

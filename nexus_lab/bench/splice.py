@@ -44,7 +44,7 @@ from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.engine import Engine
 from nexus_lab.paths import atomic_write, cache_dir
 from nexus_lab.registry import Registry, load_registry
-from nexus_lab.splice import RepairKind
+from nexus_lab.splice import RepairKind, message_ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -218,6 +218,7 @@ def _planned(
         # smaller one.
         numbers = np.arange(len(subjects) * plan.prefixes).reshape(plan.prefixes, -1).T.tolist()
         live = [[live_prefix(engine, unseen, number, max(plan.depths)) for number in row] for row in numbers]
+        ending = message_ending(engine)
         settings = {
             "model": engine.info.name,
             "model_sha256": engine.info.sha256,
@@ -236,7 +237,7 @@ def _planned(
             "n_ctx": n_ctx,
             "threads": loaded.threads,
         }
-    return [replace(task, own=own) for task in _tasks(plan, loaded, subjects, live)], settings
+    return [replace(task, own=own, ending=ending) for task in _tasks(plan, loaded, subjects, live)], settings
 
 
 def _tasks(

@@ -53,7 +53,7 @@ OWN_CONTEXT = "own"
 NO_REANCHOR = "no_reanchor"
 """An experiment, not a strategy: the rows are written as they were compiled, their keys not rotated."""
 
-_ROW_FORMAT = 1
+_ROW_FORMAT = 2
 _PLANNED = 100
 _HISTORY_TOKENS = 64
 # The prefixes that blocks are put behind, and the history that they are compiled behind, share no turn.
@@ -244,6 +244,8 @@ class SpliceTask:
         System prompt of the compile contexts.
     own
         What ``own`` stands for among the contexts.
+    ending
+        The last tokens of the live prefix at every depth: what ends a message.
     """
 
     kind: TaskKind
@@ -262,6 +264,7 @@ class SpliceTask:
     repeats: int = 1
     system: str = SYSTEM_PROMPT
     own: BlockContext | None = None
+    ending: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

@@ -71,7 +71,7 @@ def _blocks(engine: Engine, task: SpliceTask) -> dict[str, ToolBlock]:
 
 def _cells(engine: Engine, task: SpliceTask) -> Iterator[Row]:
     blocks = _blocks(engine, task)
-    with growing_prefix(engine, task.prefix) as grow:
+    with growing_prefix(engine, task.prefix, task.ending) as grow:
         for depth in task.depths:
             yield from Cell(engine, grow(depth), task).rows(blocks)
 
@@ -107,7 +107,7 @@ def _speed(engine: Engine, task: SpliceTask) -> Iterator[Row]:
     """Wall time until the block stands in the cache, in turns with its prefill; the first round warms up."""
     blocks = _blocks(engine, task)
     context = next(iter(blocks))
-    with growing_prefix(engine, task.prefix) as grow:
+    with growing_prefix(engine, task.prefix, task.ending) as grow:
         for depth in task.depths:
             seq = grow(depth)
             for number in range(1 + task.repeats):
@@ -135,7 +135,7 @@ def _speed(engine: Engine, task: SpliceTask) -> Iterator[Row]:
 def _passes(engine: Engine, task: SpliceTask) -> Iterator[Row]:
     if "input_patches" in engine.declines:
         return
-    with growing_prefix(engine, task.prefix) as grow:
+    with growing_prefix(engine, task.prefix, task.ending) as grow:
         for depth in task.depths:
             for row in pass_rows(engine, grow(depth), task.case.block, repeats=task.repeats):
                 yield {**task.common, **row}
@@ -143,7 +143,7 @@ def _passes(engine: Engine, task: SpliceTask) -> Iterator[Row]:
 
 def _proxy(engine: Engine, task: SpliceTask) -> Iterator[Row]:
     blocks = _blocks(engine, task)
-    with growing_prefix(engine, task.prefix) as grow:
+    with growing_prefix(engine, task.prefix, task.ending) as grow:
         for depth in task.depths:
             seq = grow(depth)
             for name, block in blocks.items():

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.errors import NexusError
-from nexus_lab.splice import SYSTEM_PROMPT, BlockContext, prompt_tokens, typical_context
+from nexus_lab.splice import (
+    SYSTEM_PROMPT,
+    BlockContext,
+    ended,
+    message_ending,
+    prompt_tokens,
+    typical_context,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +125,8 @@ def trial_parts(
     elif len(live) >= n_past:
         before, source = tuple(live[:n_past]), "this conversation"
     else:
-        before, source = (*context, *_history(engine, n_past - len(context))), "a sample conversation"
+        sample = (*context, *_history(engine, n_past - len(context)))
+        before, source = ended(sample, n_past, message_ending(engine)), "a sample conversation"
     return TrialParts(context, before, source, block, rest)
 
 

@@ -30,7 +30,13 @@ from nexus_lab.splice.calibration import (
     save_calibration,
 )
 from nexus_lab.splice.compiler import BlockCompiler, CompileError
-from nexus_lab.splice.contexts import OWN_TOKENS, TYPICAL_CONTEXTS, TYPICAL_TOKENS, typical_context
+from nexus_lab.splice.contexts import (
+    OWN_TOKENS,
+    TYPICAL_CONTEXTS,
+    TYPICAL_TOKENS,
+    message_ending,
+    typical_context,
+)
 from nexus_lab.splice.contracts import (
     Bounded,
     Choice,
@@ -83,6 +89,7 @@ from nexus_lab.splice.trials import (
     Reference,
     Trial,
     TrialCase,
+    ended,
     growing_prefix,
     measure_reference,
     measure_splice,
@@ -154,6 +161,7 @@ __all__ = [
     "choose_for",
     "compare_logits",
     "context_hash",
+    "ended",
     "for_compiling",
     "forget_conversations",
     "growing_prefix",
@@ -167,6 +175,7 @@ __all__ = [
     "load_calibration",
     "measure_reference",
     "measure_splice",
+    "message_ending",
     "model_header",
     "no_room",
     "noise_floor",

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine, SequenceState
     from nexus_lab.splice.samples import Message
 
-__all__ = ["OWN_TOKENS", "TYPICAL_CONTEXTS", "TYPICAL_TOKENS", "ContextStates", "typical_context"]
+__all__ = [
+    "OWN_TOKENS",
+    "TYPICAL_CONTEXTS",
+    "TYPICAL_TOKENS",
+    "ContextStates",
+    "message_ending",
+    "typical_context",
+]
 
 TYPICAL_TOKENS = 512
 """Tokens of each typical context that is made from sample conversations."""
@@ -113,6 +120,18 @@ def _rendered(engine: Engine, messages: list[Message]) -> str:
             return ""
         first = {**others[0], "content": f"{system['content']}\n\n{others[0]['content']}"}
         return engine.render_chat([first, *others[1:]], add_generation_prompt=False)
+
+
+def message_ending(engine: Engine) -> tuple[int, ...]:
+    """Return the tokens that end a message under the model's chat template, such as ``<|im_end|>``.
+
+    Blocks stand behind whole messages. Behind one that breaks off, most of a block's rows are others.
+    """
+    said = "(said)"
+    _, _, after = engine.render_chat(
+        [{"role": "user", "content": said}], add_generation_prompt=False
+    ).rpartition(said)
+    return tuple(engine.tokenize(after))
 
 
 class ContextStates:

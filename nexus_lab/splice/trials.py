@@ -30,6 +30,7 @@ __all__ = [
     "Reference",
     "Trial",
     "TrialCase",
+    "ended",
     "growing_prefix",
     "left_as_it_was",
     "measure_reference",
@@ -83,9 +84,25 @@ class Trial:
     fidelity: Fidelity
 
 
+def ended(tokens: Sequence[int], depth: int, ending: Sequence[int]) -> tuple[int, ...]:
+    """Return `depth` tokens: the first of `tokens`, and then `ending` where there is room for it."""
+    kept = depth - len(ending)
+    return (*tokens[:kept], *ending) if kept > 0 else tuple(tokens[:depth])
+
+
 @contextmanager
-def growing_prefix(engine: Engine, tokens: Sequence[int]) -> Iterator[Callable[[int], int]]:
+def growing_prefix(
+    engine: Engine, tokens: Sequence[int], ending: Sequence[int] = ()
+) -> Iterator[Callable[[int], int]]:
     """Lend a live sequence that can be grown to ever larger depths.
+
+    Parameters
+    ----------
+    tokens
+        The prefix up to the largest depth.
+    ending
+        What ends a message: at every depth the last tokens are these, since a block stands behind whole
+        messages; a larger depth goes on from before them.
 
     Yields
     ------
@@ -93,11 +110,19 @@ def growing_prefix(engine: Engine, tokens: Sequence[int]) -> Iterator[Callable[[
         Takes a depth, prefills the prefix up to it, and returns the sequence.
     """
     seq = engine.acquire_sequence()
+    live: tuple[int, ...] = ()
 
     def grow(depth: int) -> int:
-        done = engine.pos_max(seq) + 1
-        if depth > done:
-            engine.prefill(seq, tokens[done:depth], logits="none")
+        nonlocal live
+        if depth > len(live):
+            wanted = ended(tokens, depth, ending)
+            same = next(
+                (at for at, pair in enumerate(zip(live, wanted, strict=False)) if len({*pair}) > 1), len(live)
+            )
+            engine.remove(seq, same, -1)
+            live = wanted[:same]
+            engine.prefill(seq, wanted[same:], start=same, logits="none")
+            live = wanted
         return seq
 
     try:

@@ -35,11 +35,14 @@ from nexus_lab.splice import (
     TrialCase,
     compare_logits,
     context_hash,
+    ended,
     growing_prefix,
     key_value_drift,
     measure_reference,
     measure_splice,
+    message_ending,
     noise_floor,
+    prompt_tokens,
     save_calibration,
     shadow_prefill,
     splice_block,
@@ -392,3 +395,24 @@ def test_the_cache_runner_splices_from_the_library(
     ).is_zero
     unknown = program.splice("00" * 20, (1, 2, 3), anchor=0)
     assert [decline.code for decline in runner.run(unknown).declined] == ["block_refused"]
+
+
+def test_a_growing_prefix_ends_with_a_whole_message_at_every_depth(bundled_engine: Engine):
+    bundled_engine.clear()
+    ending = message_ending(bundled_engine)
+    assert bundled_engine.tokenize("<|im_end|>\n") == list(ending)
+    tokens = prompt_tokens(bundled_engine, 60, seed=3)
+    with growing_prefix(bundled_engine, tokens, ending) as grow:
+        for depth in (1, 20, 20, 45):
+            seq = grow(depth)
+            kept = max(1, depth - len(ending))
+            assert bundled_engine.pos_max(seq) + 1 == depth
+            grown = bundled_engine.save_state(seq)
+            with bundled_engine.scratch_sequence() as other:
+                fresh = [*tokens[:kept], *(ending if depth > 1 else ())]
+                assert fresh == list(ended(tokens, depth, ending))
+                bundled_engine.prefill(other, fresh, start=0, logits="none")
+                again = bundled_engine.save_state(other)
+            for layer in range(grown.n_layer):
+                same = [state.value(layer)[state.order()].astype(np.float32) for state in (grown, again)]
+                np.testing.assert_allclose(*same, atol=0.1)
