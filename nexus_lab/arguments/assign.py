@@ -71,7 +71,7 @@ class Costs:
 
     overlap: float = 3.0
     apart: float = 2.0
-    used: float = 2.0
+    used: float = 2.5
     tied: float = 1.5
 
 

@@ -60,7 +60,19 @@ NUMBERS = {
         )
     )
     for word in words.split("/")
-} | {"thirty": 30, "forty": 40, "fifty": 50, "hundred": 100, "thousand": 1000, "dozen": 12, "million": 10**6}
+} | {
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+    "hundred": 100,
+    "thousand": 1000,
+    "dozen": 12,
+    "million": 10**6,
+}
 _SAME = {
     word: one
     for one, words in {
@@ -76,7 +88,7 @@ _SAME = {
         "descending": "desc newest latest recent most highest largest",
         "ascending": "asc oldest earliest least lowest smallest cheapest",
         "created": "creation",
-        "create": "new add make open start set up file",
+        "create": "new add make",
         "delete": "remove drop erase throw",
         "update": "change edit modify rename",
         "comment": "comments reply replies replied answer",
@@ -125,6 +137,7 @@ CALLED = {
         "url": "url uri link href website webpage site page address endpoint",
         "email": "email mail address recipient to sender from cc bcc",
         "sha": "sha commit hash revision ref id digest gist key",
+        "digits": "id iid key code resource thread number",
         "code": "branch tag ref version release head base key id slug code identifier sha name model",
         "date": "date day since until before after start end deadline due birthday when from to",
         "iso_date": "date day since until before after start end deadline due birthday when from to",

@@ -115,6 +115,8 @@ def several(argument: Argument, said: Said) -> list[tuple[list[Any], dict[str, f
             choice,
             {
                 "m|named": float(choice == named),
+                "m|called": float(set(argument.words) <= said.now),
+                "m|called|named": float(set(argument.words) <= said.now and choice == named),
                 "m|size": float(len(choice)),
                 "m|share": sum(value in named for value in choice) / len(choice),
                 f"m|{argument.state}": 1.0,

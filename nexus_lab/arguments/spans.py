@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "Turn", "hear", "is_statement"]
 
+_LISTED = (
+    *(
+        "quote",
+        "number",
+        "money",
+        "ticket",
+        "digits",
+        "date",
+        "iso_date",
+        "user",
+        "capitals",
+        "code",
+        "word",
+        "file",
+    ),
+    *("path", "email", "phrase", "split", "unit"),
+)
 _WHOM = frozenset({"slug", "owner", "name", "url", "email", "user", "path"})
 _LONGEST = 4_000  # characters of a turn that are read, and of a text that is offered
 _PHRASE_WORDS, _MANY_WORDS, _DIGITS = 9, 40, 32
@@ -45,6 +62,8 @@ _FIGURE = re.compile(
     r"(?<![\w.])[#$€£]?(?P<n>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e-?\d{1,2})?)(?P<unit>\s?%|[kKmM]\b|\s(?:hundred|thousand|million|billion)\b|(?:st|nd|rd|th)\b)?"
 )
 _SCALES = {"k": 10**3, "m": 10**6, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+# A number ends where no more of a word follows but a unit: ``70kg``.
+_ENDS_HERE = re.compile(r"(?!\.\d)(?:[A-Za-z°]{1,5}\b(?!\.\w)|(?![A-Za-z_]))")
 _NAME = r"(?:[A-Z]\.|(?:Mr|Mrs|Ms|Dr|St)\.|[A-Z][\w'’&-]*(?:\.\w+)*)"
 _NAMES = re.compile(rf"\b{_NAME}(?:,? (?:(?:of|the|and|de|la|van|von) )*(?:{_NAME}|\d+\b))*")
 _NO_SLUG = re.compile(
@@ -52,7 +71,7 @@ _NO_SLUG = re.compile(
     re.IGNORECASE,
 )
 _BRACKET = re.compile(r"\[([^\[\]\n]*)\]")
-_SEPARATOR = re.compile(r"\s*(?:,\s*(?:and|or)\s+|,\s*|\s(?:and|or|&)\s+)\s*")
+_SEPARATOR = re.compile(r"\s*(?:,\s*(?:and|or)\s+|,\s*|\s(?:and|or|&)\s+)(?:(?:the|also|an?)\s+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,7 @@ def _paths(text: str) -> Iterator[tuple[int, int, Any, str, int]]:
 
 def _numbers(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
     for match in _FIGURE.finditer(turn.text):
-        if len(match["n"]) <= _DIGITS and not re.match(r"[A-Za-z_]|\.\d", turn.text[match.end() :]):
+        if len(match["n"]) <= _DIGITS and _ENDS_HERE.match(turn.text[match.end() :]):
             yield from _readings(turn.text, match)
     for (start, stop), word in zip(turn.words, turn.lower, strict=True):
         if word in NUMBERS:
@@ -328,29 +347,24 @@ def _lists(turn: Turn, spans: Sequence[Span]) -> Iterator[Span]:
         if all(parts):
             value = [_figure(part) if re.fullmatch(r"-?\d{1,32}(\.\d+)?", part) else part for part in parts]
             yield Span(turn.age, match.start(), match.end(), value, frozenset({"list", "bracketed"}))
-    for kind in (
-        "quote",
-        "number",
-        "money",
-        "ticket",
-        "digits",
-        "date",
-        "iso_date",
-        "user",
-        "capitals",
-        "code",
-        "word",
-        "file",
-        "path",
-        "email",
-        "phrase",
-        "split",
-    ):
+    for kind in _LISTED:
         chosen = sorted(
             (span for span in spans if kind in span.kinds or (kind == "number" and "negative" in span.kinds)),
             key=lambda span: (span.start, span.stop),
         )
         yield from _runs(turn, chosen, kind)
+    yield from _scattered(turn, spans)
+
+
+def _scattered(turn: Turn, spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield all numbers and all quotes of a turn, for lists that are told piece by piece."""
+    for name, kinds in (("numbers", {"number", "number_word"}), ("quotes", {"quote"})):
+        found = {span.start: span for span in spans if span.kinds & kinds}
+        if len(found) > 1:
+            ordered = [found[start] for start in sorted(found)]
+            values = [span.value for span in ordered]
+            kind = frozenset({"list", f"all_{name}"})
+            yield Span(turn.age, ordered[0].start, ordered[-1].stop, values, kind)
 
 
 def _runs(turn: Turn, spans: Sequence[Span], kind: str) -> Iterator[Span]:

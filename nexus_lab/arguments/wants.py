@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Argument", "arguments_of", "shape"]
 
 _PLAIN = frozenset({"type", "description", "title", "default", "examples", "example", "$comment", "items"})
+_EXCEPTED = re.compile(r"\b(?:except|other than|not)\b")
 _EXAMPLE = re.compile(
     r"(?:e\.g\.?|for example|such as|like|format|example)[^'\"`A-Za-z0-9]{0,6}(?:of )?"
     r"['\"`]?([^'\"`;)]{2,40})",
@@ -218,6 +219,6 @@ def _asked_by(
     for other, part in schemas.items():
         text = str(part.get("description", ""))
         named = [value for value in values if len(value) > 2 and re.search(rf"\b{re.escape(value)}\b", text)]  # noqa: PLR2004
-        if other != name and len(named) == 1:
+        if other != name and len(named) == 1 and not _EXCEPTED.search(text):
             asked.setdefault(named[0], set()).add(other)
     return {value: frozenset(names) for value, names in asked.items()}
