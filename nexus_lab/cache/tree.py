@@ -64,6 +64,8 @@ class TreeMatch:
 
     def prefix(self, program: CacheProgram) -> CacheProgram:
         """Return the beginning of `program` that matched."""
+        if self.complete:
+            return program
         ops: tuple[CacheOp, ...] = program.canonical_ops
         if self.op_tokens:
             part = ops[self.ops]

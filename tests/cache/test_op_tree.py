@@ -64,7 +64,7 @@ def do(draw: st.DrawFn, trees: tuple[OpTree, ReferenceTree], known: list[CachePr
     assert results[0] == results[1], deed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_the_tree_does_what_its_reference_does(data: st.DataObject):
     limit = data.draw(st.sampled_from((12, 40, 10_000)))
