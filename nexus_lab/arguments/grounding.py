@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nexus_lab.arguments.evidence import NOTHING, candidates
 from nexus_lab.arguments.grammar import build_grammar
@@ -44,15 +46,18 @@ class Grounding:
     spans
         Where the value was said, for arguments by name; an option of the schema has none.
     open
-        Required arguments that are left to the model: nothing that was said fits them well enough.
+        Required arguments that are left to the model.
     missing
-        Those of them that nobody can know without being told: a number, an address, a query in SQL.
+        Required arguments that nobody can know without being told: a number, a query in SQL.
+    completed
+        Patterns of the values that the model completes to what the schema shows as example, by name.
     """
 
     values: Mapping[str, Any]
     spans: Mapping[str, tuple[Span, ...]]
     open: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    completed: Mapping[str, str] = field(default_factory=dict)
 
 
 def choices_of(
@@ -77,7 +82,10 @@ def choices_of(
     for argument in arguments_of(tool):
         options = candidates(argument, said, places=places)
         places.update([argument.kind, *(kind for kind in CALLED if argument.fit(kind) == "name")])
-        found.append(Choices(argument, options, scores(options, weights)))
+        worth = scores(options, weights)
+        if argument.must_be_given and len(options) > 1:
+            worth[0] = -np.inf
+        found.append(Choices(argument, options, worth))
     return found, spans
 
 
@@ -108,13 +116,18 @@ def ground(
     left = [
         one.argument for one in choices if one.argument.required and chosen[one.argument].value is NOTHING
     ]
-    able = {one.argument for one in choices if len(one.candidates) > 1}
     given = {argument.name: one for argument, one in chosen.items() if one.value is not NOTHING}
+    usual = {one.name: one.schema["default"] for one in left if "default" in one.schema}
     return Grounding(
-        {name: one.value for name, one in given.items()},
+        {name: one.value for name, one in given.items()} | usual,
         {name: one.spans for name, one in given.items()},
-        tuple(argument.name for argument in left),
-        tuple(argument.name for argument in left if argument not in able and argument.must_be_told),
+        tuple(one.name for one in left if one.name not in usual and not one.must_be_told),
+        tuple(one.name for one in left if one.must_be_told),
+        {
+            argument.name: pattern
+            for argument, one in chosen.items()
+            if one.spans and (pattern := argument.completion(one.value))
+        },
     )
 
 
@@ -134,11 +147,15 @@ def plan_call(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]]
 
 def plan_grounded(tool: ToolSpec, said: Grounding) -> GrammarPlan:
     """Return the grammar for a call of `tool` with what the conversation was found to say about it."""
+    properties = {
+        name: {**schema, "pattern": said.completed[name]} if name in said.completed else schema
+        for name, schema in tool.properties.items()
+    }
     plan = build_grammar(
-        tool.input_schema,
+        {**tool.input_schema, "properties": properties} if said.completed else tool.input_schema,
         tool=tool.name,
         optional=frozenset(said.values),
-        values={name: (value,) for name, value in said.values.items()},
+        values={name: (value,) for name, value in said.values.items() if name not in said.completed},
     )
     return replace(plan, settled=_only_text(plan, said), missing=said.missing)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Argument", "arguments_of", "shape"]
 
 _PLAIN = frozenset({"type", "description", "title", "default", "examples", "example", "$comment", "items"})
+# What a model may add to a value by itself, by the shape of it.
+_WAYS = {", W": "[A-Z]{2,3}", ", A": "[A-Z][a-z]+"}
 _EXCEPTED = re.compile(r"\b(?:except|other than|not)\b")
 _EXAMPLE = re.compile(
     r"(?:e\.g\.?|for example|such as|like|format|example)[^'\"`A-Za-z0-9]{0,6}(?:of )?"
@@ -108,6 +110,27 @@ class Argument:
         """Whether it takes a statement in SQL."""
         asked = re.search(r"\bsql\b", f"{self.schema.get('description', '')} {self.name}", re.IGNORECASE)
         return bool(asked and self.kind == "string" and {"query", "sql", "statement"} & set(self.words))
+
+    @property
+    def must_be_given(self) -> bool:
+        """Whether what fits best is better than nothing; a model left to itself copies what it read."""
+        return self.required and "default" not in self.schema and not self.must_be_told
+
+    def completion(self, value: Any) -> str:
+        """Return a pattern of what begins with `value` and looks like the examples; empty where none is.
+
+        ``Paris`` where the examples are such as ``Austin, TX`` gives ``^Paris, [A-Z]{2,3}$``.
+        """
+        if self.kind != "string" or not isinstance(value, str) or not self.is_plain:
+            return ""
+        begun = shape(value)
+        if begun in self.shapes:
+            return ""
+        alike = [example for example in self.shapes if example.startswith(f"{begun}, ")]
+        ends = {example.removeprefix(begun) for example in alike}
+        ways = sorted(_WAYS[end] for end in ends if end in _WAYS)
+        literal = re.sub(r"([^\w ,])", r"\\\1", value)
+        return f"^{literal}, (?:{'|'.join(ways)})$" if ways else ""
 
     @property
     def must_be_told(self) -> bool:

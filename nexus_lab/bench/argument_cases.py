@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from nexus_lab.arguments.wants import Argument
     from nexus_lab.registry import Registry
 
 __all__ = ["ArgumentCase", "fit", "fit_evidence", "matches", "read_cases"]
@@ -158,15 +159,27 @@ def fit(cases: Iterable[ArgumentCase]) -> dict[str, float]:
     for case in tuned:
         choices, _ = choices_of(case.tool, case.request, case.context, weights={})
         for one in choices:
-            right = [case.is_right(one.argument.name, each.value) for each in one.candidates]
+            right = [_leads_to(case, one.argument, each.value) for each in one.candidates]
             # What cannot be found among what was said is best left alone.
             right[0] |= not any(right)
             rows = [(each.features, is_right) for each, is_right in zip(one.candidates, right, strict=True)]
-            if len(rows) > 1:
+            rows = rows[one.argument.must_be_given :]
+            if len(rows) > 1 and any(is_right for _, is_right in rows):
                 groups.append((case.tool.name, counts[case.tool.name] ** -0.5, rows))
     if not groups:
         raise ResultsError("no case is left to fit to", next_step="give more cases")
     return fit_weights(groups)
+
+
+def _leads_to(case: ArgumentCase, argument: Argument, value: Any) -> bool:
+    """Whether a value is right, or the beginning of a right one that the model may complete."""
+    if case.is_right(argument.name, value):
+        return True
+    begun = bool(argument.completion(value)) and _loose(f"{value},")
+    golds = case.accepted.get(argument.name, ())
+    return bool(begun) and any(
+        isinstance(gold, str) and _loose(gold).startswith(str(begun)) for gold in golds
+    )
 
 
 def matches(found: Any, gold: Any, kind: str) -> bool:
