@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.rows import OpKind, OpRow
 from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.cache import Append, CacheProgram, MessageSpan, Moment, ProgramRunner, Splice
+from nexus_lab.cache.compaction import compact, compaction_pays
+from nexus_lab.engine import ContextFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -216,6 +218,16 @@ class Conversation:
             self.rewrite(edit.texts)
         if edit.ops:
             self.step(*edit.ops, note=f"policy {self.policy.name}")
+            self._compact()
+
+    def _compact(self) -> None:
+        """Move the rows into the holes of a drop, where what is no longer scanned is worth it."""
+        if not isinstance(self.runner, ProgramRunner):
+            return
+        used, rows = self._engine.used_cells(), self.runner.snapshot.state.n_active
+        if compaction_pays(scanned=self._engine.scanned_cells(), used=used, rows=rows):
+            with suppress(ContextFull):
+                compact(self._engine, self.runner)
 
     @contextmanager
     def aside(self) -> Iterator[ModelAside]:

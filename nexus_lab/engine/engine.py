@@ -286,6 +286,11 @@ class Engine(ModelText):
         with self._runtime.operation():
             return self._runtime.ledger.used
 
+    def scanned_cells(self) -> int:
+        """Cells that each query of a decode would scan now: up to the highest in use, free ones included."""
+        with self._runtime.operation():
+            return self._runtime.ledger.scanned
+
     # -- decode -------------------------------------------------------------------------------------------
 
     def prefill(

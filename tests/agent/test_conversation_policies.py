@@ -153,3 +153,19 @@ def test_thinking_is_found_in_what_was_generated(talk, bundled_engine):
     start, stop = talk.messages[-1].thought
     assert start == talk.messages[-2].stop
     assert bundled_engine.detokenize(talk.tokens[start:stop]).endswith("Cheap.</think>")
+
+
+def test_the_holes_of_a_drop_are_filled_where_it_pays(talk, bundled_engine):
+    long = " ".join(f"{number} flights" for number in range(300))
+    talk.append("tool", talk.transcript.tool(long), reply=False)
+    talk.append("tool", talk.transcript.tool("none"), reply=False)
+    scanned, drop = bundled_engine.scanned_cells(), talk.messages[-2]
+    talk.policy = FunctionPolicy(lambda _moment: [(drop.start, drop.stop)])
+    before = talk.runner.snapshot.state
+    talk.apply_policy()
+    assert bundled_engine.scanned_cells() < scanned
+    state = talk.runner.snapshot.state
+    assert state.next_position == before.next_position
+    assert bundled_engine.used_cells() == state.n_active
+    talk.open_reply()
+    assert talk.force("None.").shape[0] > 1
