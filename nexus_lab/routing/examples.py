@@ -55,10 +55,18 @@ class ExampleIndex:
         self._clip = clip_of(dim)
         self._matrix = _core.Int8Matrix(dim, kernel=kernel)
         self._rows: list[tuple[str, str]] = []
+        self._n_tools: int | None = None
         self._order: tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def n_tools(self) -> int:
+        """Tools that have an example."""
+        if self._n_tools is None:
+            self._n_tools = len({owner for owner, _ in self._rows})
+        return self._n_tools
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return the examples of the tool `key`, oldest first."""
@@ -72,7 +80,7 @@ class ExampleIndex:
         """Add examples of the tool `key`; `vectors` is float32 [len(texts), dim] of unit norm."""
         self._matrix.append(quantise(vectors, self._clip))
         self._rows += [(key, text) for text in texts]
-        self._order = None
+        self._order = self._n_tools = None
 
     def drop(self, key: str, text: str | None = None) -> None:
         """Forget one example of the tool `key`, or all of them."""
@@ -81,7 +89,7 @@ class ExampleIndex:
             if owner == key and (text is None or known == text):
                 self._matrix.remove_row(place)
                 del self._rows[place]
-        self._order = None
+        self._order = self._n_tools = None
 
     def scores(self, query: QuantisedQuery, names: tuple[str, ...]) -> ExampleScores:
         """Score the tools called `names`, in their order, by their examples."""

@@ -18,7 +18,7 @@ from nexus_lab.routing.known import known_requests, known_vectors
 from nexus_lab.routing.lexical import LexicalIndex, tool_words
 from nexus_lab.routing.names import NameFinder
 from nexus_lab.routing.normalise import normalise
-from nexus_lab.routing.views import tool_views
+from nexus_lab.routing.views import tool_views, whole_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,11 @@ _EXAMPLE_WEIGHT = 0.5
 # description, and a tool without examples stands beside tools that have some. At 0 the tools of a server
 # whose examples were taken away lose 3 points of top-10, at 0.1 the tools with examples lose 4 of top-3.
 _EXAMPLE_LEAD = 0.04
-SCORING = f"cosine of views, of examples less {_EXAMPLE_LEAD}, + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked"
+# Share of the whole text, name as it is written and description, beside the best of the views: the fewer
+# tools have examples, the more. Over 716 functions without any, top-1 is .61 by the views and .71 with seven
+# tenths of the whole text; over tools with examples it is .74 with three tenths and .70 with seven.
+_WHOLE_LEAST, _WHOLE_MOST = 0.3, 0.8
+SCORING = f"cosine of views, wholes, examples - {_EXAMPLE_LEAD}, + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked"
 # A request that refers back: share of the text of the turns before it and itself, and what a tool of the
 # server that was called last gains. On 88 requests of our own that were kept apart this gives 59 % top-1 and
 # 97 % top-10; three tenths of the user's turn before gave 55 % and 92 %, no context 38 % and 72 %.
@@ -103,6 +107,7 @@ class Scorer:
     def __init__(self, embedder: Embedder, *, known: bool = True) -> None:
         self.embedder = embedder
         self.index = ToolIndex(embedder.dim)
+        self.whole = ToolIndex(embedder.dim)
         self.example_index = ExampleIndex(embedder.dim)
         self._known = known
         self.lexical = LexicalIndex()
@@ -141,7 +146,7 @@ class Scorer:
             vectors = self.embedder.embed_queries(texts)
         with timed(times, "scan"):
             queries = [self.index.quantise_query(vector) for vector in vectors]
-            views = [self.index.scan(query).scores for query in queries]
+            views = [self._by_texts(query) for query in queries]
             examples = [self.example_index.scores(query, self._names) for query in queries]
         with timed(times, "lexical"):
             lexical = _blend([self.lexical.scores(text) for text in texts])
@@ -193,14 +198,23 @@ class Scorer:
     def check_integrity(self) -> None:
         """Raise `RoutingError` when index, words and registry do not tally."""
         self.index.check_integrity()
+        self.whole.check_integrity()
         names = self.index.names
-        if names != self.lexical.names or set(names) != set(tools_by_key(self.registry)):
+        if (
+            names != self.lexical.names
+            or names != self.whole.names
+            or set(names) != set(tools_by_key(self.registry))
+        ):
             raise RoutingError(
                 "the index does not hold the registry's tools", next_step="build the router anew"
             )
 
     def _put(self, tools: Sequence[tuple[str, ToolSpec]]) -> None:
         views = [tool_views(tool) for _, tool in tools]
+        whole = [whole_view(tool) for _, tool in tools]
+        wholes = self.embedder.embed_documents([view.text for view in whole])
+        for (key, _), view, row in zip(tools, whole, wholes, strict=True):
+            self.whole.put(key, [view], row[None, :])
         vectors = self.embedder.embed_documents([view.text for found in views for view in found])
         start = 0
         for (key, tool), found in zip(tools, views, strict=True):
@@ -216,6 +230,7 @@ class Scorer:
 
     def _drop(self, key: str) -> None:
         self.index.remove(key)
+        self.whole.remove(key)
         self.example_index.drop(key)
         self.lexical.remove(key)
         del self._tools[key]
@@ -231,6 +246,16 @@ class Scorer:
         if missing:
             found |= zip(missing, self.embedder.embed_queries(missing), strict=True)
         self.example_index.extend(key, new, np.stack([found[text] for text in new]))
+
+    def _by_texts(self, query: QuantisedQuery) -> Floats:
+        """Return float32 [n_tools]: the cosine of a tool's best view and of its whole text, mixed."""
+        views = self.index.scan(query).scores
+        if not len(views):
+            return views
+        bare = 1 - self.example_index.n_tools / len(views)
+        share = np.float32(_WHOLE_LEAST + (_WHOLE_MOST - _WHOLE_LEAST) * bare)
+        mixed: Floats = (1 - share) * views + share * self.whole.scan(query).scores
+        return mixed
 
     def _server_gain(self, reference: Reference | None) -> Floats:
         """Return float32 [n_tools]: what the tools of the server that was called last gain."""
@@ -259,9 +284,9 @@ def timed(times: dict[str, float], stage: str) -> Iterator[None]:
 
 def _pooled(views: Floats, examples: ExampleScores) -> Floats:
     """Return float32 [n_tools]: the cosine of the best view, drawn towards nearer examples."""
-    reached = views + np.float32(_EXAMPLE_LEAD)
-    nearest = np.maximum(examples.best - reached, 0)
-    typical = np.maximum(examples.mean - reached, 0)
+    reached: Floats = views + np.float32(_EXAMPLE_LEAD)
+    nearest: Floats = np.maximum(examples.best - reached, np.float32(0))
+    typical: Floats = np.maximum(examples.mean - reached, np.float32(0))
     pooled: Floats = views + np.float32(_EXAMPLE_WEIGHT) * nearest + np.float32(1 - _EXAMPLE_WEIGHT) * typical
     return pooled
 
