@@ -154,7 +154,7 @@ _SCOPE = Knob(
     about="what reasoning is: turns that call a tool, or only the thinking and prose in them",
 )
 _KEEP_CALLS = _count("keep_reasoning", 1, "turns whose reasoning stays", high=6)
-_TRIGGER = _count("above", 4096, "active tokens from which on it acts", low=64, high=6144)
+_TRIGGER = _count("above", 3072, "active tokens from which on it acts", low=64, high=6144)
 
 POLICIES: Mapping[str, PolicyKind] = {
     kind.name: kind

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nexus_lab.cache.rows import RowMover
+from nexus_lab.engine.ledger import in_scan_steps
 
 if TYPE_CHECKING:
     from nexus_lab.cache.runner import ProgramRunner
@@ -20,7 +21,6 @@ __all__ = ["TOKENS_AHEAD", "compact", "compaction_pays"]
 TOKENS_AHEAD = 256
 """Tokens that a conversation is taken to go on for: a tool response and a reply."""
 
-_SCAN_STEP = 256
 # Measured on two cores: moving a row takes as long as 2 to 6 tokens take to scan one cell.
 _ROW_READS = 8
 
@@ -35,8 +35,7 @@ def compaction_pays(*, scanned: int, used: int, rows: int, tokens_ahead: int = T
     tokens_ahead
         Tokens that will be computed before things change.
     """
-    needed = -(-max(used, 1) // _SCAN_STEP) * _SCAN_STEP
-    return (scanned - needed) * tokens_ahead > _ROW_READS * rows
+    return (scanned - in_scan_steps(used)) * tokens_ahead > _ROW_READS * rows
 
 
 def compact(engine: Engine, runner: ProgramRunner) -> int:

@@ -16,6 +16,7 @@ from nexus_lab.cache.base import BatchSchedule, RunnerError, RunResult, Start, S
 from nexus_lab.cache.ops import Append, Repair
 from nexus_lab.cache.program import CacheProgram
 from nexus_lab.engine import DecodeCall
+from nexus_lab.engine.ledger import in_scan_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from nexus_lab.cache.state import CacheState
 
 __all__ = ["DryRunner"]
-
-_SCAN_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class DryRunner:
         self._tell(len(op.selection), int(seen.sum()), len(active))
 
     def _tell(self, n: int, attended: int, used: int) -> None:
-        scanned = -(-used // _SCAN_STEP) * _SCAN_STEP * n
+        scanned = in_scan_steps(used) * n
         self._meter(DecodeCall(tokens=n, attended=attended, scanned=scanned, used=used, generated=False))
 
     def _result(self, started: int) -> RunResult:

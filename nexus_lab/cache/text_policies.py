@@ -77,7 +77,7 @@ class SummarisePolicy:
         Longest summary.
     """
 
-    above: int = 4096
+    above: int = 3072
     keep_last: int = 4
     max_tokens: int = 160
 

@@ -8,6 +8,11 @@ from nexus_lab.cli._output import console, plain
 
 __all__ = ["policies"]
 
+_CAVEAT = (
+    "A drop does not undo what the dropped tokens already did to later rows. To have them really forgotten, "
+    "edit the text (trim, summarise): what follows is prefilled anew; nexus-lab eval cache tells the cost."
+)
+
 
 def policies() -> None:
     """List the cache policies; write one as NAME or NAME(knob=value,...)."""
@@ -21,3 +26,4 @@ def policies() -> None:
         for knob in kind.knobs:
             table.add_row("", plain(knob.name), plain(knob.write(knob.default)), plain(knob.about))
     console.print(table)
+    console.print(plain(_CAVEAT, style="dim"))

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SCAN_STEP", "CellLedger"]
+__all__ = ["SCAN_STEP", "CellLedger", "first_common", "in_scan_steps"]
 
 
 class CellLedger:
@@ -52,8 +52,7 @@ class CellLedger:
     @property
     def scanned(self) -> int:
         """Cells that each query of a decode would scan now: up to the highest in use, in whole steps."""
-        steps = -(-max(self.top, 1) // SCAN_STEP)
-        return min(len(self._holders), steps * SCAN_STEP)
+        return min(len(self._holders), in_scan_steps(self.top))
 
     def positions(self, seq: int) -> NDArray[np.int32]:
         """Positions of `seq`, rising, int32 [n]; a view that is not to be written."""
@@ -147,6 +146,11 @@ class CellLedger:
             order = np.argsort(merged, kind="stable")
             merged, held = merged[order], held[order]
         self._positions[seq], self._cells[seq] = merged, held
+
+
+def in_scan_steps(n_cells: int) -> int:
+    """Return how many cells a graph scans to see the first `n_cells`, at least one step."""
+    return -(-max(n_cells, 1) // SCAN_STEP) * SCAN_STEP
 
 
 def first_common(left: NDArray[np.int32], right: NDArray[np.int32]) -> int | None:
