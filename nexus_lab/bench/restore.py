@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import Result, ResultsError, median_interval, proportion
-from nexus_lab.cache import Append, CacheProgram, ProgramRunner
+from nexus_lab.bench.base import ResultsError, median_interval, proportion
+from nexus_lab.cache import CacheProgram, Drop, ProgramRunner, Repos
 from nexus_lab.splice import kl_divergence, prompt_tokens
 
 if TYPE_CHECKING:
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab.bench.base import Result
     from nexus_lab.cache import RunResult
     from nexus_lab.engine import Engine, SequenceState
 
 __all__ = ["SEGMENTS", "measure_restore", "program_with_drops"]
 
-SEGMENTS = (2, 4, 8, 16, 32)
+SEGMENTS = (2, 4, 8, 16)
 """Tokens of a segment."""
+_TAKEN = 5
 
 
 def measure_restore(
@@ -47,17 +49,17 @@ def measure_restore(
     repos_every
         After how many drops there is a repos, one case each; 0 for none at all.
     rounds
-        Restores in each way.
+        Programs of each case; each is restored in both ways.
     tokens
         What the programs are made of; a sample conversation by default.
 
     Returns
     -------
     For each case ``restore_speedup``, segment by segment over at once, in wall time without the keeping of
-    snapshots, and ``restore_s``. Without a repos ``restore_exact``, the share of restores whose rows and
-    logits are, bit for bit, those of the same steps in the same cells. With one, which moves cells,
-    ``restore_dkl`` of the logits against segment by segment, beside ``noise_dkl``: that of segment by segment
-    in other cells.
+    snapshots, and ``restore_s``. ``restore_exact`` is the share of restores whose rows and logits are, bit
+    for bit, those of the same steps where no cell is used twice; a repos moves rows to cells of its own, so
+    that there it is not expected. ``restore_dkl`` is that of the logits against segment by segment as it goes
+    by itself, and ``noise_dkl`` what other cells alone make: the larger of two.
 
     Raises
     ------
@@ -66,14 +68,20 @@ def measure_restore(
     """
     if engine.used_cells():
         raise ResultsError(f"{engine.used_cells()} cells are in use", next_step="give an engine of its own")
-    needed = (drops + 1) * max(segments)
+    needed = (drops + 1) * max(segments) + rounds
+    if needed > engine.n_ctx:
+        raise ResultsError(f"{needed} tokens in {engine.n_ctx} cells", next_step="load with a larger n_ctx")
     text = prompt_tokens(engine, needed, seed=0) if tokens is None else list(tokens)
     results = []
     for size in segments:
         for every in repos_every:
-            program = program_with_drops(text, drops=drops, size=size, repos_every=every)
+            # Each round has a text of its own, so that what is compared is not one program over and over.
+            programs = [
+                program_with_drops(text[turn:], drops=drops, size=size, repos_every=every)
+                for turn in range(rounds)
+            ]
             case = {"drops": drops, "segment_tokens": size, "repos_every": every}
-            results += _case(engine, program, case, rounds)
+            results += _case(engine, programs, case)
     return results
 
 
@@ -90,43 +98,44 @@ def program_with_drops(text: Sequence[int], *, drops: int, size: int, repos_ever
     return program
 
 
-def _case(engine: Engine, program: CacheProgram, case: dict[str, int], rounds: int) -> list[Result]:
-    if len(program.layout) > engine.n_ctx:
-        raise ResultsError(
-            f"{len(program.layout)} tokens in {engine.n_ctx} cells", next_step="load with a larger n_ctx"
-        )
-    each = {"at_once": [], "by_segment": []}  # type: dict[str, list[float]]
-    exact, far = [], []
-    wanted = None if case["repos_every"] else _by_hand(engine, program)
-    for _ in range(rounds):
+def _case(engine: Engine, programs: Sequence[CacheProgram], case: dict[str, int]) -> list[Result]:
+    times: dict[str, list[float]] = {"by_segment": [], "at_once": []}
+    exact, far, noise = [], [], []
+    for program in programs:
+        wanted = _apart(engine, program)
         with _restored(engine, program, at_once=False) as stepwise:
-            each["by_segment"].append(_seconds(stepwise))
-            behind = stepwise.logits
+            times["by_segment"].append(_seconds(stepwise))
         with _restored(engine, program, at_once=True) as result:
-            if result.restored is None or result.restored.declined is not None:
-                raise ResultsError(f"not restored at once: {result.restored}")
-            each["at_once"].append(_seconds(result))
-            far.append(_dkl(behind, result.logits))
-            if wanted is not None:
-                exact.append(_same((engine.save_state(result.seq), result.logits), wanted))
-    speedup = np.array(each["by_segment"]) / np.array(each["at_once"])
-    results = [
-        median_interval(
-            speedup, case={**case, "system": "full", "peer": "by_segment"}, metric="restore_speedup", unit="x"
-        ),
+            _insist(result)
+            times["at_once"].append(_seconds(result))
+            exact.append(_same((engine.save_state(result.seq), result.logits), wanted))
+        far.append(_dkl(stepwise.logits, result.logits))
+        others = (wanted[1], _shifted(engine, program))
+        noise.append(max(_dkl(stepwise.logits, other) for other in others))
+    own = {**case, "system": "full"}
+    return [
+        *_timed(times, case),
+        proportion(sum(exact), len(exact), case=own, metric="restore_exact"),
+        median_interval(far, case=own, metric="restore_dkl", unit="nat"),
+        median_interval(noise, case=own, metric="noise_dkl", unit="nat"),
+    ]
+
+
+def _insist(result: RunResult) -> None:
+    restored = result.restored
+    if restored is None or restored.declined is not None or not restored.passes:
+        raise ResultsError(f"not restored at once: {restored}", next_step="choose an engine that can")
+
+
+def _timed(times: dict[str, list[float]], case: dict[str, int]) -> list[Result]:
+    speedup = np.array(times["by_segment"]) / np.array(times["at_once"])
+    compared = {**case, "system": "full", "peer": "by_segment"}
+    return [
+        median_interval(speedup, case=compared, metric="restore_speedup", unit="x"),
         *(
             median_interval(seconds, case={**case, "system": name}, metric="restore_s", unit="s")
-            for name, seconds in each.items()
+            for name, seconds in times.items()
         ),
-    ]
-    own = {**case, "system": "full"}
-    if exact:
-        return [*results, proportion(sum(exact), len(exact), case=own, metric="restore_exact")]
-    noise = _noise(engine, program)
-    return [
-        *results,
-        median_interval(far, case=own, metric="restore_dkl", unit="nat"),
-        Result(case=own, metric="noise_dkl", value=noise, n=1, unit="nat"),
     ]
 
 
@@ -142,10 +151,16 @@ def _seconds(result: RunResult) -> float:
     return sum(record.seconds for record in result.records)
 
 
-def _noise(engine: Engine, program: CacheProgram) -> float:
-    """D_KL between two restores segment by segment that stand in other cells."""
-    with _restored(engine, program, at_once=False) as one, ProgramRunner(engine) as beside:
-        return _dkl(one.logits, beside.run(program).logits)
+def _shifted(engine: Engine, program: CacheProgram) -> NDArray[np.float32] | None:
+    """Go segment by segment behind cells that are taken; returns the logits."""
+    engine.clear()
+    seq = engine.acquire_sequence()
+    try:
+        engine.prefill(seq, program.layout.tokens[:_TAKEN], logits="none")
+        with ProgramRunner(engine) as runner:
+            return runner.run(program).logits
+    finally:
+        engine.release_sequence(seq)
 
 
 def _dkl(one: NDArray[np.float32] | None, two: NDArray[np.float32] | None) -> float:
@@ -154,22 +169,26 @@ def _dkl(one: NDArray[np.float32] | None, two: NDArray[np.float32] | None) -> fl
     return float(kl_divergence(one, two)[0])
 
 
-def _by_hand(engine: Engine, program: CacheProgram) -> tuple[SequenceState, NDArray[np.float32] | None]:
-    """Do appends and drops one by one, while another sequence keeps dropped cells from being taken again."""
+def _apart(engine: Engine, program: CacheProgram) -> tuple[SequenceState, NDArray[np.float32] | None]:
+    """Go segment by segment while others keep the dropped cells: rows stand where one pass puts them."""
     engine.clear()
-    logits = None
-    before = CacheProgram().layout
-    with engine.scratch_sequence() as seq, engine.scratch_sequence() as holder:
-        for prefix in list(program.prefixes())[1:]:
-            after, op = prefix.layout, prefix.ops[-1]
-            if isinstance(op, Append):
-                logits = engine.prefill(seq, op.tokens, start=before.next_position)
-            else:
-                lost = before.positions[: len(after)][before.active & ~after.active]
-                engine.copy_sequence(seq, holder, int(lost[0]), int(lost[-1]) + 1)
-                engine.remove(seq, int(lost[0]), int(lost[-1]) + 1)
-            before = after
-        return engine.save_state(seq), logits
+    holders = [engine.acquire_sequence()]
+    try:
+        with ProgramRunner(engine) as runner:
+            for op in program.ops:
+                if isinstance(op, Drop) and runner.seq is not None:
+                    places = runner.snapshot.state.positions
+                    for first, last in op.ranges:
+                        engine.copy_sequence(
+                            runner.seq, holders[-1], int(places[first]), int(places[last - 1]) + 1
+                        )
+                elif isinstance(op, Repos):  # from here on positions are in use that the holder has
+                    holders.append(engine.acquire_sequence())
+                result = runner.step(op)
+            return engine.save_state(result.seq), result.logits
+    finally:
+        for holder in holders:
+            engine.release_sequence(holder)
 
 
 def _same(one: tuple[SequenceState, Any], two: tuple[SequenceState, Any]) -> bool:
