@@ -135,7 +135,7 @@ def _show(decision: RoutingDecision) -> None:
     table = Table(box=None, pad_edge=True)
     for column in ("", "tool"):
         table.add_column(column)
-    for column in ("score", "dense", "lexical"):
+    for column in ("score", "dense", "lexical", "example", "reader"):
         table.add_column(column, justify="right")
     table.add_column("matched")
     for place, candidate in enumerate(decision.candidates, start=1):
@@ -146,6 +146,8 @@ def _show(decision: RoutingDecision) -> None:
             f"{candidate.score:.3f}",
             f"{candidate.dense:.3f}",
             f"{candidate.lexical:.3f}",
+            _number(candidate.example),
+            _number(candidate.cross_encoder),
             _safe(candidate.view or "", style="dim", limit=_VIEW_WIDTH),
         )
     console.print(table)
@@ -162,8 +164,18 @@ def _show(decision: RoutingDecision) -> None:
     console.print()
 
 
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
 def _show_calibration(found: RouterCalibration) -> None:
     gate, abstention = found.gate, found.abstention
+    if found.curve:
+        first, last = found.curve[0], found.curve[-1]
+        console.print(
+            _safe(f"top-1 {first['top1']:.1%} without reading, {last['top1']:.1%} with all of them read")
+        )
+        console.print(_safe(f"one unit of the cross-encoder's score counts {found.reader_weight:g}"))
     console.print(_safe(f"tau = {gate.tau:.4f}: percentile {gate.percentile:g} of {gate.n} margins"))
     line = (
         f"threshold = {abstention.threshold:.4f} at {abstention.n_tools} tools, {abstention.slope:+.4f} for"

