@@ -126,8 +126,16 @@ class TurnLog:
             self._keep(event, agent, conversation)
 
     def points(self, conversation: Conversation) -> tuple[TurnPoint, ...]:
-        """Return the ends of the turns of `conversation`, oldest first."""
-        return tuple(self._points) if conversation is self._conversation else ()
+        """Return the ends of the turns of `conversation`, oldest first.
+
+        Those before a policy last rewrote its text are no points of its program any more.
+        """
+        if conversation is not self._conversation:
+            return ()
+        ops = conversation.runner.timeline.ops
+        return tuple(
+            point for point in self._points if point.mark.program.ops == ops[: len(point.mark.program)]
+        )
 
     def cut(self, n: int) -> None:
         """Forget all turns but the first `n`."""
@@ -154,9 +162,9 @@ def profile_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def fork_points(conversation: Conversation, log: TurnLog) -> tuple[ForkPoint, ...]:
     """Return where forks of `conversation` can go on: behind its system prompt, then behind each turn."""
-    base, _ = _place(conversation, (), 0)
+    base = _n_system(conversation)
     ends = (ForkPoint(point.n_said, len(point.mark.program)) for point in log.points(conversation))
-    return (ForkPoint(0, base), *ends)
+    return (*(() if base is None else (ForkPoint(0, base),)), *ends)
 
 
 def fork(desk: Desk, log: TurnLog, at: int, settings: Mapping[str, Any]) -> Fork:
@@ -223,12 +231,24 @@ def _place(conversation: Conversation, kept: Sequence[TurnPoint], at: int) -> tu
     if kept:
         mark = kept[-1].mark
         return min(at, len(mark.program)), mark
-    # Nothing but the system prompt: it stands in the transcript as the first message, where there is one.
-    first = conversation.messages[:1]
-    has_system = bool(first) and first[0].role == "system"
-    n_messages = int(has_system)
+    n_messages = _n_system(conversation)
+    if n_messages is None:
+        raise ForkError(
+            "a policy has rewritten the text, and its first messages are one operation now",
+            next_step="fork behind a turn that came later, or start a new conversation",
+        )
     rendered = conversation.transcript.rendering(n_messages)
     return n_messages, Mark(conversation.runner.timeline.prefix(n_messages), rendered, n_messages)
+
+
+def _n_system(conversation: Conversation) -> int | None:
+    """Return how many operations, and messages, are the system prompt's alone; None where none are."""
+    first = conversation.messages[:1]
+    if not first or first[0].role != "system":
+        return 0
+    timeline = conversation.runner.timeline
+    alone = bool(timeline.ops) and len(timeline.prefix(1).layout) == first[0].stop
+    return 1 if alone else None
 
 
 def _words(at: int, kept: int, later: Sequence[TurnPoint]) -> str:
