@@ -23,6 +23,7 @@ from nexus_lab.cache.base import (
 from nexus_lab.cache.executor import Executor, Outcome
 from nexus_lab.cache.ops import Append, CacheOp
 from nexus_lab.cache.program import CacheProgram
+from nexus_lab.cache.residency import Residency, residency
 from nexus_lab.cache.restore import PASSED, passes, run_pass
 from nexus_lab.cache.row_map import RowMap
 from nexus_lab.cache.rows import RowMover
@@ -125,6 +126,11 @@ class ProgramRunner:
     def snapshot(self) -> Snapshot:
         """The state at the cursor; immutable, so views may read it while a turn runs."""
         return self._live
+
+    def residency(self) -> Residency:
+        """Return where the rows of this and all other programs are."""
+        with self._engine.turn():
+            return residency(self._engine, self.store, self.pool)
 
     # -- running --------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent import Event, Turn
     from nexus_lab.agent.conversation import Conversation
-    from nexus_lab.cache import CacheProgram, CacheState
+    from nexus_lab.cache import CacheProgram, CacheState, Residency
     from nexus_lab.lab.desk import Desk
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
@@ -82,6 +82,7 @@ class CachePanel(Panel):
         self._breakpoints = Breakpoints()
         self._branches: tuple[_Branch, ...] = ()
         self._memory = Memory()
+        self._residency: Residency | None = None
         self._seen: str | None = None
         self._revision = 0
 
@@ -141,6 +142,20 @@ class CachePanel(Panel):
             When nothing was asked yet.
         """
         return self._needed().runner.snapshot.state
+
+    @property
+    def residency(self) -> Residency:
+        """Where the cache's rows were when the last operation or step had ended; immutable.
+
+        Raises
+        ------
+        NoProgram
+            When nothing was asked yet.
+        """
+        self._needed()
+        if self._residency is None:
+            raise NoProgram("no operation has ended yet", next_step="ask something first")
+        return self._residency
 
     @instant
     def state(self) -> Reply:
@@ -276,7 +291,7 @@ class CachePanel(Panel):
         """Forget the program of the engine that is gone."""
         with self._lock:
             self._book.forget()
-        self._branches, self._memory = (), Memory()
+        self._branches, self._memory, self._residency = (), Memory(), None
         self.changed()
 
     # -- as a table and a page ----------------------------------------------------------------------------
@@ -370,9 +385,10 @@ class CachePanel(Panel):
         if conversation is None:
             return
         runner = conversation.runner
-        counters = {**runner.store.counters(), **{f"l0_{k}": v for k, v in runner.pool.counters().items()}}
+        found = runner.residency()
+        self._residency = found
         self._memory = Memory(
-            runner.pool.listing(), counters["l0_n_slots"], runner.seq, tuple(counters.items())
+            runner.pool.listing(), found.counters["l0_n_slots"], runner.seq, tuple(found.counters.items())
         )
 
     def _policy_ahead(self) -> str:

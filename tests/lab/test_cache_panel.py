@@ -9,6 +9,7 @@ import pytest
 from told_tools import ask, settle, told_desk
 
 from nexus_lab.agent import EventKind, TurnOutcome
+from nexus_lab.cache import Tier
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.lab.fork import ForkError
 from nexus_lab.lab.wire import to_json
@@ -270,6 +271,10 @@ def test_slots_arena_and_page(desk):
     assert live[0]["tokens"] == part["counts"]["active"] == part["cells_used"]
     assert part["n_slots"] == 32
     assert 0 < part["arena"]["asked_for"] <= part["arena"]["given_out"] <= part["arena"]["total"]
+    found = panel.residency
+    assert (found.cells, found.host_bytes) == (part["cells_used"], part["arena"]["given_out"])
+    assert found.programs[Tier.LIVE] == 1
+    assert sum(node.tokens for node in found.nodes) >= part["counts"]["active"]
     assert panel.to_frame().height == len(part["ops"])
     assert np.isfinite(panel.to_frame()["seconds"].to_numpy()).all()
     assert "Cache program" in panel.to_html()
