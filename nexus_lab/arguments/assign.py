@@ -95,9 +95,9 @@ class _State:
     wanted: frozenset[str] = frozenset()
 
     def with_pick(
-        self, choices: Choices, pick: int, share: float, units: Sequence[Span], costs: Costs
+        self, choices: Choices, pick: int, share: float, reach: frozenset[int], costs: Costs
     ) -> _State:
-        """Return the state with one more choice."""
+        """Return the state with one more choice, which takes the units at the places `reach`."""
         chosen, score, picks = choices.candidates[pick], self.score + share, (*self.picks, pick)
         if chosen.value is NOTHING:
             return replace(self, score=score, picks=picks)
@@ -106,7 +106,7 @@ class _State:
         score += costs.tied * (bool(asking & self.given) + (name in self.wanted))
         score -= costs.overlap * any(span.overlaps(taken) for span in spans for taken in self.used)
         score -= costs.apart * any(span.is_apart(taken) for span in spans for taken in self.used)
-        new = {n for n, unit in enumerate(units) if any(span.overlaps(unit) for span in spans)} - self.covered
+        new = reach - self.covered
         return _State(
             score + costs.used * len(new),
             picks,
@@ -151,14 +151,22 @@ def assign(choices: Sequence[Choices], units: Sequence[Span], *, costs: Costs | 
     for place in order:
         one, shares = choices[place], choices[place].log_shares
         tried = {0, *np.argsort(-one.scores, kind="stable")[:_TRIED].tolist()}
+        reached = {pick: _reach(one.candidates[pick], units) for pick in tried}
         grown = [
-            state.with_pick(one, pick, float(shares[pick]), units, costs or Costs())
+            state.with_pick(one, pick, float(shares[pick]), reach, costs or Costs())
             for state in states
-            for pick in tried
+            for pick, reach in reached.items()
         ]
         states = sorted(grown, key=lambda state: -state.score)[:_BEAM]
     picks = dict(zip(order, states[0].picks, strict=True))
     return [picks[place] for place in range(len(choices))]
+
+
+def _reach(candidate: Candidate, units: Sequence[Span]) -> frozenset[int]:
+    """Return the places of the units that a candidate takes."""
+    return frozenset(
+        n for n, unit in enumerate(units) if any(span.overlaps(unit) for span in candidate.spans)
+    )
 
 
 def _margin(scores: NDArray[np.float64]) -> float:

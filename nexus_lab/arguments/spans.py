@@ -35,6 +35,11 @@ _LISTED = (
     ),
     *("path", "email", "phrase", "split", "unit"),
 )
+# Kinds that nearly everything is; only of the request itself.
+_VAGUE = frozenset(
+    {"word", "phrase", "tail", "whole", "unit", "list", "list_word", "list_phrase", "list_unit"}
+)
+_TURNS, _MOST = 12, 1_500
 _WHOM = frozenset({"slug", "owner", "name", "url", "email", "user", "path"})
 _LONGEST = 4_000  # characters of a turn that are read, and of a text that is offered
 _PHRASE_WORDS, _MANY_WORDS, _DIGITS = 9, 40, 32
@@ -166,7 +171,8 @@ def hear(turns: Sequence[Mapping[str, Any]]) -> tuple[list[Turn], list[Span]]:
         Turn(_beginning(repair_text(text)), age, role == "user", today)
         for age, (role, text) in enumerate(reversed(spoken))
     ]
-    spans = [span for turn in heard for span in _spans(turn)]
+    spans = [span for turn in heard[:_TURNS] for span in _spans(turn) if not turn.age or span.kinds - _VAGUE]
+    spans = spans[:_MOST]
     named = frozenset[str]().union(*(span.kinds for span in spans if heard[span.turn].user)) & _WHOM
     return heard, [span for span in spans if heard[span.turn].user or not span.kinds & named]
 

@@ -183,6 +183,6 @@ def _ranks(spans: Sequence[Span]) -> dict[tuple[int, str], int]:
     ranks: dict[tuple[int, str], int] = {}
     for kind in _RANKED:
         alike = [span for span in spans if kind in span.kinds]
-        places = sorted({(span.turn, span.start) for span in alike})
-        ranks |= {(id(span), kind): places.index((span.turn, span.start)) for span in alike}
+        places = {place: n for n, place in enumerate(sorted({(span.turn, span.start) for span in alike}))}
+        ranks |= {(id(span), kind): places[span.turn, span.start] for span in alike}
     return ranks

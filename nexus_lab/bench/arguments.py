@@ -15,8 +15,9 @@ from nexus_lab.agent.base import Emitter
 from nexus_lab.agent.calling import CallWriter, Written, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT
-from nexus_lab.arguments import MissingValues, build_grammar, ground
+from nexus_lab.arguments import ArgumentsRejected, MissingValues, build_grammar, ground, validate
 from nexus_lab.arguments.grounding import plan_grounded
+from nexus_lab.arguments.spans import hear
 from nexus_lab.bench.argument_cases import read_cases
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, proportion
 from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from nexus_lab.arguments import GrammarPlan
+    from nexus_lab.arguments import ArgumentsError, GrammarPlan
     from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.engine import Engine
     from nexus_lab.registry import ToolSpec
@@ -54,6 +55,7 @@ SYSTEMS: dict[str, Callable[..., GrammarPlan] | None] = {
     "no_grounding": _ungrounded,
     "no_assignment": _one_by_one,
     "no_descriptions": None,
+    "no_model": None,
 }
 
 
@@ -93,7 +95,7 @@ class Scored:
 
 
 def run(
-    engine: Engine,
+    engine: Engine | None,
     registry: Registry | Path | str | None,
     cases: Path | Sequence[Path],
     *,
@@ -111,7 +113,8 @@ def run(
     Parameters
     ----------
     engine
-        Runs the model; its context must hold a full schema and the request.
+        Runs the model; its context must hold a full schema and the request; ``None`` where only ``no_model``
+        is measured.
     registry
         Where the tools of the cases are; ``None`` when they bring their own.
     cases
@@ -119,7 +122,8 @@ def run(
     modes
         What the model sees of the tool: ``signature``, ``full``.
     systems
-        Of `SYSTEMS`: ``full``, or what is left out. Others than ``full`` run in the first mode only.
+        Of `SYSTEMS`: ``full``, or what is left out. Others than ``full`` run in the first mode only;
+        ``no_model`` takes what the conversation settles, and nothing else.
     limit
         So many cases of each file at most, chosen by a hash.
     profile
@@ -139,6 +143,8 @@ def run(
         raise ResultsError(
             f"unknown systems {sorted(unknown)}", next_step=f"choose among {', '.join(SYSTEMS)}"
         )
+    if engine is None and set(systems) != {"no_model"}:
+        raise ResultsError("these systems need a model", next_step="load an engine, or run no_model alone")
     tools = registry if isinstance(registry, Registry | None) else load_registry(registry)
     files = [cases] if isinstance(cases, PurePath) else list(cases)
     chosen = [case for file in files for case in read_cases(file, tools, limit=limit)]
@@ -148,7 +154,10 @@ def run(
     found: dict[tuple[str, str], list[Scored]] = {}
     for number, (system, mode) in enumerate(runs):
         tell = None if on_progress is None else partial(_tell, on_progress, number, len(runs))
-        found[system, mode] = _written(engine, chosen, settings.changed(schema_mode=mode), system, tell)
+        if system == "no_model":
+            found[system, mode] = [score(_settled(case), case) for case in chosen]
+        elif engine is not None:
+            found[system, mode] = _written(engine, chosen, settings.changed(schema_mode=mode), system, tell)
     results = [
         figure
         for (system, mode), scored in found.items()
@@ -161,14 +170,26 @@ def run(
         "eval arguments",
         results,
         settings={
-            "model": engine.info.name,
+            "model": engine.info.name if engine is not None else "",
             "registry": tools.name if tools is not None else "",
             "cases": [file.name for file in files],
             "limit": limit,
             "profile": settings.to_dict(),
         },
-        threads=engine.threads,
+        threads=engine.threads if engine is not None else 0,
     )
+
+
+def _settled(case: ArgumentCase) -> Written:
+    """Return what the conversation settles of a call, without a model."""
+    said = ground(case.tool, case.request, case.context)
+    missing = (*said.missing, *said.open)
+    problem: ArgumentsError | None = MissingValues(missing, tool=case.tool.name) if missing else None
+    arguments = None if missing else dict(said.values)
+    violations = validate(said.values, case.tool.input_schema) if arguments is not None else ()
+    if violations:
+        problem = ArgumentsRejected(tuple(violations), tool=case.tool.name)
+    return Written(arguments=arguments, violations=(), problem=problem, ttft_s=0.0, n_generated=0)
 
 
 def _tell(on_progress: Callable[[int, int], None], number: int, runs: int, done: int, every: int) -> None:
@@ -307,14 +328,19 @@ def score(written: Written, case: ArgumentCase) -> Scored:
     found = written.arguments or {}
     right = tuple(name for name in case.stated if name in found and case.is_right(name, found[name]))
     texts = list(_texts(found, case.tool.input_schema))
-    said = " ".join([case.request, *(str(turn.get("content")) for turn in case.context)]).casefold()
+    turns = [*case.context, {"role": "user", "content": case.request}]
+    said = " ".join(str(turn.get("content")) for turn in turns).casefold()
+    # A date that was said in another form is no copy.
+    meant = {str(span.value) for span in hear(turns)[1]}
     prompt = f"{SYSTEM_PROMPT} {schema_text(case.tool)}".casefold()
     return Scored(
         right=right,
         stated=case.stated,
         valid=written.arguments is not None and written.problem is None,
         told=written.arguments is None and isinstance(written.problem, MissingValues),
-        copied=sum(text.casefold() in prompt and text.casefold() not in said for text in texts),
+        copied=sum(
+            text.casefold() in prompt and text.casefold() not in said and text not in meant for text in texts
+        ),
         texts=len(texts),
     )
 

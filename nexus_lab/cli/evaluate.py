@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -201,7 +202,8 @@ def arguments(
     model: Model = "bundled",
     modes: Annotated[str, typer.Option(help="What the model sees of a tool; commas.")] = "signature,full",
     systems: Annotated[
-        str, typer.Option(help="full, no_grounding, no_assignment, no_descriptions; with commas, or all.")
+        str,
+        typer.Option(help="full, no_grounding, no_assignment, no_descriptions, no_model; commas, or all."),
     ] = "full",
     limit: Annotated[int | None, typer.Option(help="So many cases, chosen by a hash.")] = None,
     fit: Annotated[
@@ -224,13 +226,15 @@ def arguments(
         fit_evidence(cases, tools, fit)
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
-    with Engine.load(model, n_ctx=4096, threads=threads) as engine, bar("filling in") as tell:
+    chosen = list(bench.SYSTEMS) if systems == "all" else _listed(systems)
+    loading = nullcontext() if chosen == ["no_model"] else Engine.load(model, n_ctx=4096, threads=threads)
+    with loading as engine, bar("filling in") as tell:
         result = bench.run(
             engine,
             tools,
             cases,
             modes=_listed(modes),
-            systems=list(bench.SYSTEMS) if systems == "all" else _listed(systems),
+            systems=chosen,
             limit=limit,
             router=router,
             on_progress=tell,

@@ -1,0 +1,75 @@
+"""What a conversation offers, by what it looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nexus_lab.arguments.spans import hear, is_statement
+
+
+def offered(text: str, kind: str) -> list[Any]:
+    _, spans = hear([{"role": "user", "content": text}])
+    return [span.value for span in sorted(spans, key=lambda span: span.start) if kind in span.kinds]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("Close acme/webshop#560, globex/infra", "slug", ["acme/webshop", "globex/infra"]),
+        ("Close acme/webshop#560", "ticket", [560]),
+        ("On call 24/7 and/or 1/2", "slug", []),
+        ("See ada@example.com", "email", ["ada@example.com"]),
+        ("Ask @rkim and @jlee42", "user", ["rkim", "jlee42"]),
+        ("Read https://example.com/a, please", "url", ["https://example.com/a"]),
+        ("Show src/main.py in /srv/data", "path", ["src/main.py", "/srv/data"]),
+        ("What did 31c0ffee do?", "sha", ["31c0ffee"]),
+        ("From release-3.0 to hotfix-7", "code", ["release-3.0", "hotfix-7"]),
+        ("It costs 12,000 dollars", "number", [12000]),
+        ("Pages 100,200", "split", [100, 200]),
+        ("Weighs 70kg", "number", [70]),
+        ("Rises by 5%", "share", [0.05]),
+        ("About 3 million", "scaled", [3_000_000]),
+        ("The ten newest", "number_word", [10]),
+        ("Between -5 and 7", "negative", [-5]),
+        ("Take [1, 2, 3]", "bracketed", [[1, 2, 3]]),
+        ("Issues 3, 4 and 5", "list_number", [[3, 4, 5]]),
+        ('Labels "bug", "p2" and "triage"', "list_quote", [["bug", "p2", "triage"]]),
+        ("Weather in San Francisco, CA", "capitals", ["Weather", "San Francisco", "San Francisco, CA", "CA"]),
+        ("14:30 in New York", "zone", ["America/New_York"]),
+        ("At 9:05 pm", "clock", ["21:05"]),
+        ("Add a comment saying I'm on it", "tail", ["I'm on it"]),
+    ],
+)
+def test_parts_are_recognised(text: str, kind: str, values: list[Any]):
+    assert offered(text, kind) == values
+
+
+def test_halves_know_their_slug():
+    _, spans = hear([{"role": "user", "content": "From acme/docs to globex/infra"}])
+    halves = {span.value: span for span in spans if span.part >= 0}
+    assert not halves["acme"].is_apart(halves["docs"])
+    assert halves["acme"].is_apart(halves["infra"])
+
+
+def test_of_earlier_turns_only_plain_values_are_kept():
+    turns = [{"role": "user", "content": "Some words about acme/docs"}, {"role": "user", "content": "Go on"}]
+    _, spans = hear(turns)
+    assert {span.value for span in spans if span.turn == 1} >= {"acme/docs", "acme", "docs"}
+    assert "words" not in {span.value for span in spans if span.turn == 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("SELECT name FROM products", True),
+        ("SELECT 1;", True),
+        ("SELECT", False),
+        ("SELECT please", False),
+        ("UPDATE products SET price = 2", True),
+        ("select the best", False),
+    ],
+)
+def test_a_statement_is_more_than_its_first_word(text: str, whole: bool):  # noqa: FBT001
+    assert is_statement(text) is whole
