@@ -57,9 +57,8 @@ class ToolPolicy:
     def decide(self, moment: Moment) -> Edit:
         """Return a drop of the spans that the model chose."""
         responses = sum(message.role == "tool" for message in moment.messages)
-        newest = moment.messages[-1].role if moment.messages else ""
         offered = _droppable(moment)
-        if moment.host is None or newest != "tool" or responses % self.every or not offered:
+        if moment.host is None or responses % self.every or not offered or not _is_fresh(moment.messages):
             return Edit()
         chosen: set[int] = set()
         with moment.host.aside() as aside:
@@ -75,6 +74,12 @@ class ToolPolicy:
                 break
         ranges = [(offered[i].start, offered[i].stop) for i in sorted(chosen)]
         return Edit(ops=dropping(moment.program, ranges, repos_every=int(self.repos)))
+
+
+def _is_fresh(messages: Sequence[MessageSpan]) -> bool:
+    """Whether a tool has answered since the user last said something."""
+    since = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role == "user"), 0)
+    return any(message.role == "tool" for message in messages[since:])
 
 
 def _droppable(moment: Moment) -> dict[int, MessageSpan]:

@@ -276,6 +276,26 @@ def test_rolling_drop_takes_old_responses_out_of_the_cache(make_agent):
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
 
 
+def test_the_model_is_offered_its_cache_at_the_end_of_a_turn(make_agent):
+    listener = Listener()
+    agent = make_agent("hello", policy="agent(every=1,max_calls=1)", observers=[listener])
+    turn = agent.ask("Say hello")
+    assert turn.outcome is TurnOutcome.CALLED
+    assert [event.name for event in listener.of(EventKind.GENERATE)].count("aside") == 1
+    assert [span.role for span in agent.conversation.messages][-1] == "assistant"
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
+@pytest.mark.parametrize("policy", ["trim(keep_last=0)", "summarise(above=64,keep_last=1,max_tokens=16)"])
+def test_a_conversation_goes_on_behind_a_rewritten_text(make_agent, policy):
+    agent = make_agent("hello", policy=policy)
+    agent.ask("Say hello")
+    rewritten = agent.conversation.messages
+    assert any(span.text.startswith(("[trimmed]", "Summary of")) for span in rewritten)
+    assert len(agent.conversation.runner.program) == 1
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
 def test_a_new_conversation_takes_the_system_prompt_from_a_warm_sequence(make_agent):
     listener = Listener()
     agent = make_agent("hello", observers=[listener])

@@ -173,6 +173,22 @@ def test_a_model_that_keeps_or_is_cut_off_drops_nothing(answer):
     assert ToolPolicy(every=2).decide(moment) == Edit()  # not asked
 
 
+@pytest.mark.parametrize(
+    ("roles", "asked"),
+    [
+        (("user", "call", "tool"), True),  # before the reply
+        (("user", "call", "tool", "assistant"), True),  # when the turn has ended
+        (("user", "call", "tool", "assistant", "user"), False),
+        (("user", "call", "tool", "assistant", "user", "assistant"), False),
+        (("call", "tool", "call", "tool"), True),
+    ],
+)
+def test_the_model_is_asked_once_a_response(roles, asked):
+    host = Host('{"tool":"cache_keep"}')
+    ToolPolicy(every=1).decide(conversation(*roles, host=host))
+    assert bool(host.told) == asked
+
+
 def test_a_function_of_the_user(tmp_path):
     source = tmp_path / "mine.py"
     source.write_text(
