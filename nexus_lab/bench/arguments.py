@@ -39,6 +39,7 @@ __all__ = ["MODES", "SYSTEMS", "Scored", "run", "score"]
 MODES = ("signature", "full")
 PARTS = ("all", "apart")
 _SHORT = 3
+_CONCATENATED = 50
 
 
 def _ungrounded(tool: ToolSpec, _request: str, _context: Sequence[Mapping[str, Any]]) -> GrammarPlan:
@@ -166,6 +167,8 @@ def run(
     ]
     if {("full", "signature"), ("full", "full")} <= found.keys():
         results += _savings(found["full", "signature"], found["full", "full"])
+    if tools is not None and engine is not None and ("full", "signature") in found:
+        results.append(_saved_beside(engine, tools, found["full", "signature"]))
     return ResultFile.now(
         "eval arguments",
         results,
@@ -263,6 +266,14 @@ def _savings(ours: Sequence[Scored], peer: Sequence[Scored]) -> list[Result]:
         bootstrap(ratios, np.median, case=case, metric="ttft_ratio"),
         bootstrap(saved, np.mean, case=case, metric="token_saving"),
     ]
+
+
+def _saved_beside(engine: Engine, tools: Registry, ours: Sequence[Scored]) -> Result:
+    """Return how much shorter a signature is than the first tools of the registry in full."""
+    shown = list(tools)[:_CONCATENATED]
+    tokens = sum(len(engine.tokenize(schema_text(tool), special=False)) for tool in shown)
+    case = {"system": "full", "schema_mode": "signature", "peer": f"{len(shown)} tools in full"}
+    return bootstrap([1 - one.tokens / tokens for one in ours], np.mean, case=case, metric="token_saving")
 
 
 class _Writer:
