@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.bench.base import Result, ResultsError
-from nexus_lab.bench.cache_replay import cells_for, replay
+from nexus_lab.bench.cache_replay import cells_for, count, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
 from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
@@ -31,12 +31,23 @@ if TYPE_CHECKING:
 
     from nexus_lab.cache.costs import Prices
 
-__all__ = ["DEFAULT_POLICIES", "CacheTask", "cache_sweep", "engine_settings", "measure", "policy_tasks"]
+__all__ = [
+    "ASKING",
+    "DEFAULT_POLICIES",
+    "CacheTask",
+    "cache_sweep",
+    "engine_settings",
+    "measure",
+    "policy_tasks",
+]
 
 DEFAULT_POLICIES = "full,rolling_drop,rolling_drop_repos,drop_reasoning,drop_both,summarise,trim,agent"
 """Policies that are compared unless others are named."""
 
-_ROW_FORMAT = 1
+ASKING = frozenset({"summarise", "agent"})
+"""Policies that ask the model something."""
+
+_ROW_FORMAT = 2
 _RESTORE_CTX = 2048
 _PLAN_CTX = 512
 
@@ -53,6 +64,8 @@ class CacheTask:
         Only the first so many replies; None for all.
     source
         Digest of the file of a policy that is a function; empty for others.
+    dry
+        Count only, without running the model.
     """
 
     engine: EngineSettings
@@ -60,6 +73,7 @@ class CacheTask:
     policy: str
     n_turns: int | None = None
     source: str = ""
+    dry: bool = False
 
     @property
     def key(self) -> str:
@@ -79,7 +93,9 @@ class CacheTask:
 def measure(task: CacheTask) -> list[dict[str, Any]]:
     """Return the one row of a task, JSON values."""
     engine = worker_engine(task.engine)
-    return [{"policy": task.policy, **replay(engine, task.trajectory, task.policy, n_turns=task.n_turns)}]
+    run = count if task.dry else replay
+    row = run(engine, task.trajectory, task.policy, n_turns=task.n_turns)
+    return [{"policy": task.policy, "dry": task.dry, **row}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +135,7 @@ def cache_sweep(
     n_turns: int | None = None,
     prices: Prices | None = None,
     restore: bool = False,
+    dry: bool = False,
     flash_attention: bool = False,
     threads: int | None = None,
     executor: Executor | None = None,
@@ -144,6 +161,8 @@ def cache_sweep(
         What a unit costs; see `Prices`.
     restore
         Measure the restore of programs with drops, too.
+    dry
+        Count tokens, cells and cost only, in seconds; not for policies that ask the model something.
     threads
         Threads of llama.cpp; the physical cores by default.
     executor
@@ -170,9 +189,16 @@ def cache_sweep(
         raise ResultsError(
             "there is nothing to replay", next_step="give at least one conversation, policy and turn"
         )
+    asking = [spec.text for spec in specs if dry and spec.name in ASKING]
+    if asking:
+        raise ResultsError(
+            f"what {asking[0]} costs depends on what the model says",
+            next_step="leave it out, or run the model",
+        )
     loaded = engine_settings(model, chosen, flash_attention=flash_attention, threads=threads)
-    tasks = policy_tasks(loaded, chosen, specs, n_turns)
+    tasks = policy_tasks(loaded, chosen, specs, n_turns, dry=dry)
     settings = {
+        "dry": dry,
         "model_sha256": loaded.sha256,
         "n_ctx": loaded.n_ctx,
         "threads": loaded.threads,
@@ -220,6 +246,8 @@ def policy_tasks(
     trajectories: Sequence[Trajectory],
     specs: Sequence[PolicySpec],
     n_turns: int | None,
+    *,
+    dry: bool = False,
 ) -> list[CacheTask]:
     """Return a task for each conversation and policy, conversation by conversation.
 
@@ -230,7 +258,14 @@ def policy_tasks(
     """
     sources = {spec.text: _source(spec) for spec in specs}
     tasks = [
-        CacheTask(engine=engine, trajectory=trajectory, policy=text, n_turns=n_turns, source=source)
+        CacheTask(
+            engine=replace(engine, n_ctx=_PLAN_CTX) if dry else engine,
+            trajectory=trajectory,
+            policy=text,
+            n_turns=n_turns,
+            source=source,
+            dry=dry,
+        )
         for trajectory in trajectories
         for text, source in sources.items()
     ]

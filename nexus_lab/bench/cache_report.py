@@ -108,6 +108,18 @@ class CacheSweep:
                     results += self._against(policy, peer)
         return [*results, *self.restores]
 
+    @property
+    def _dry(self) -> bool:
+        return bool(self.settings.get("dry"))
+
+    @property
+    def _means(self) -> list[str]:
+        return [metric for metric in _MEANS if not self._dry or metric != "wall_s"]
+
+    @property
+    def _times(self) -> Mapping[str, tuple[str, Statistic]]:
+        return {} if self._dry else _TIMES
+
     def _own(self, policy: str) -> list[Result]:
         case, rows = {"policy": policy}, list(self.finished[policy].values())
         told = sum(row["policy"] == policy for row in self.raw)
@@ -117,25 +129,19 @@ class CacheSweep:
         if not rows:
             return results
         names = [row["trajectory"] for row in rows]
-        results.append(
-            cluster_ratio(
-                _values(rows, "nll"),
-                _values(rows, "scored"),
-                names,
-                case=case,
-                metric="nll_per_token",
-                unit="nat",
-            )
-        )
+        if not self._dry:
+            nll, scored = _values(rows, "nll"), _values(rows, "scored")
+            results.append(cluster_ratio(nll, scored, names, case=case, metric="nll_per_token", unit="nat"))
         again = [row["tokens_prefilled"] - row["input_tokens"] for row in rows]
         results.append(
             bootstrap(
                 again, np.mean, case=case, metric="tokens_prefilled_again", unit="tokens a conversation"
             )
         )
-        for metric, unit in _MEANS.items():
+        for metric in self._means:
+            unit = _MEANS[metric]
             results.append(bootstrap(_values(rows, metric), np.mean, case=case, metric=metric, unit=unit))
-        for metric, (column, statistic) in _TIMES.items():
+        for metric, (column, statistic) in self._times.items():
             results.append(_over_turns([row[column] for row in rows], statistic, case=case, metric=metric))
         return results
 
@@ -146,14 +152,14 @@ class CacheSweep:
             return []
         case = {"policy": policy, "peer": peer}
         own, other = [mine[name] for name in both], [theirs[name] for name in both]
-        results = [_nll_ratio(own, other, both, case)]
+        results = [] if self._dry else [_nll_ratio(own, other, both, case)]
         results += [
             cluster_ratio(
                 _values(own, metric), _values(other, metric), both, case=case, metric=f"{metric}_ratio"
             )
-            for metric in _MEANS
+            for metric in self._means
         ]
-        for metric, (column, statistic) in _TIMES.items():
+        for metric, (column, statistic) in self._times.items():
             left, right = ([row[column] for row in rows] for rows in (own, other))
             results.append(_turns_ratio(left, right, statistic, case=case, metric=f"{metric[:-2]}_ratio"))
         return results

@@ -35,26 +35,32 @@ def cache(
     *,
     resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
     restore: Annotated[bool, typer.Option(help="Measure the restore of programs with drops.")] = True,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Count tokens, cells and cost only; the model does not run.")
+    ] = False,
     flash_attention: Flash = False,
 ) -> None:
     """Replay real conversations under cache policies: likelihood of the real replies, cost, latency.
 
     A run that was stopped goes on where it was when the same command is given again.
     """
-    from nexus_lab.bench.cache import DEFAULT_POLICIES, cache_sweep
+    from nexus_lab.bench.cache import ASKING, DEFAULT_POLICIES, cache_sweep
     from nexus_lab.cache.costs import Prices
 
-    priced = Prices.parse(prices)
+    priced, named = Prices.parse(prices), policies or DEFAULT_POLICIES
+    if dry and not policies:
+        named = ",".join(name for name in named.split(",") if name not in ASKING)
     try:
         with bar("replaying") as tell:
             sweep = cache_sweep(
                 trajectories,
-                policies=policies or DEFAULT_POLICIES,
+                policies=named,
                 model=model,
                 limit=limit,
                 n_turns=turns,
                 prices=priced,
-                restore=restore,
+                restore=restore and not dry,
+                dry=dry,
                 flash_attention=flash_attention,
                 threads=threads,
                 work=work,

@@ -183,6 +183,25 @@ def test_restores_are_measured_once_beside_the_replays(tmp_path, monkeypatch):
 
 
 @pytest.mark.model
+def test_a_dry_sweep_counts_only(tmp_path):
+    with ThreadPoolExecutor(1) as executor:
+        sweep = cache_sweep(
+            [TALK],
+            policies="full,rolling_drop_repos(keep_last=1)",
+            dry=True,
+            executor=executor,
+            work=tmp_path,
+        )
+    metrics = {result.metric for result in sweep.figures}
+    assert {"cells_attended", "cells_attended_ratio", "cost", "tokens_prefilled_again"} <= metrics
+    assert not {"nll_per_token", "nll_ratio", "wall_s", "turn_p95_s", "ttft_ratio"} & metrics
+    assert sweep.figure_of("cells_attended_ratio", "rolling_drop_repos(keep_last=1)", "full").value < 1
+    assert sweep.overview()[1][0][2] == "-"
+    with pytest.raises(ResultsError):
+        cache_sweep([TALK], policies="agent", dry=True)
+
+
+@pytest.mark.model
 def test_counts_need_no_run(bundled_engine):
     for policy in (
         "full",
