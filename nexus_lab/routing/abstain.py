@@ -56,13 +56,14 @@ class NoTool:
 
 
 def stage_signals(stage: StageScores, ranking: Ranking) -> dict[str, float]:
-    """Return what the scores of the tools say: the best ones, its lead, and out of how many."""
+    """Return what the scores of the tools say: the best one's, whether by an example, and out of how many.
+
+    Its lead is left out: among few tools that do not fit, one leads by much.
+    """
     best = int(ranking.order[0])
     return {
         "dense": float(stage.dense[best]),
-        "lexical": float(stage.lexical[best]),
         "example": max(0.0, float(stage.examples.best[best])),
-        "margin": max(0.0, ranking.margin),
         "log_tools": math.log(len(stage.names)),
     }
 

@@ -105,7 +105,7 @@ def write_known_vectors(path: Path, embedder: Embedder) -> None:
 
 
 def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()[:_KEY_BYTES]
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:_KEY_BYTES]
 
 
 @cache

@@ -28,6 +28,10 @@ __all__ = ["Router"]
 
 logger = logging.getLogger(__name__)
 
+_FOREIGN = "shipped for another embedder"
+# Scores of another embedder may all be lower: it should rather answer too often than never.
+_FOREIGN_SHARE = 0.5
+
 
 @dataclass(slots=True)
 class _Warm:
@@ -155,7 +159,8 @@ class Router:
         """The least score of a tool that fits."""
         if self._threshold is not None:
             return self._threshold
-        return self.calibration.abstention.at(len(self.index))
+        threshold = self.calibration.abstention.at(len(self.index))
+        return threshold if self._warm().calibrated_by != _FOREIGN else _FOREIGN_SHARE * threshold
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
@@ -284,7 +289,7 @@ class Router:
         warm = self._warm()
         calibration = warm.calibration
         given = self._threshold is not None
-        ours = warm.calibrated_by != "shipped for another embedder" and not given
+        ours = warm.calibrated_by != _FOREIGN and not given
         reader = warm.reader
         read = ours and reader is not None and calibration.reader == getattr(reader, "fingerprint", None)
         return Rules(

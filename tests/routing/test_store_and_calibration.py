@@ -139,7 +139,7 @@ def test_the_shipped_calibration_says_where_it_comes_from():
     assert own.no_tool is not None
     assert own.no_tool_read is not None
     assert own.command.startswith("nexus-lab route calibrate --pairs")
-    assert {rate["group"] for rate in own.abstention.rates} >= {"answerable", "near_miss", "out_of_domain"}
+    assert {rate["group"] for rate in own.abstention.rates} >= {"answerable", "near_miss", "held"}
     assert own.scoring == SCORING
 
 
