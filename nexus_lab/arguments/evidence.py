@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.arguments.lexicon import CALLED, ROLES
+from nexus_lab.arguments.lexicon import CALLED, ROLES, WAYS
 from nexus_lab.arguments.options import option_features, several
 from nexus_lab.arguments.spans import is_statement
 from nexus_lab.arguments.wants import shape
@@ -150,10 +150,22 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
         features["self_others"] = len(around.words & (argument.others - argument.described)) / len(
             around.words
         )
+    way = _way(argument, around.link)
+    if way:
+        features[f"way|{way}"] = 1.0
     if isinstance(span.value, str) and argument.shapes:
         features[f"shape:{shape(span.value) in argument.shapes}"] = 1.0
     features[f"{argument.state}|{around.age}"] = 1.0
     return features
+
+
+def _way(argument: Argument, link: str) -> str:
+    """Return whether the preposition before a span goes the way of the argument, or the other way."""
+    ways = [n for n, (words, _) in enumerate(WAYS) if words & argument.all_words]
+    said = [n for n, (_, links) in enumerate(WAYS) if link in links]
+    if len(ways) != 1 or not said:
+        return ""
+    return "agrees" if ways == said else "clashes"
 
 
 def _looks(argument: Argument, kind: str) -> dict[str, float]:

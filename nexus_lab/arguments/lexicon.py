@@ -14,6 +14,7 @@ __all__ = [
     "NUMBERS",
     "PREPOSITIONS",
     "ROLES",
+    "WAYS",
     "content_words",
     "sense",
     "stem",
@@ -47,6 +48,17 @@ NEGATIONS = _listed(
 ROLES = _listed(
     "source target destination origin start end begin from to after before departure arrival author "
     "sender recipient base head initial final since until lower upper"
+)
+# Words of arguments that stand for where something comes from or goes to, and what leads to their values.
+WAYS = (
+    (
+        _listed("from source origin departure sender start begin since src old"),
+        _listed("from off since"),
+    ),
+    (
+        _listed("to target destination arrival recipient end until dest dst into new"),
+        _listed("to into onto till until toward towards"),
+    ),
 )
 NUMBERS = {
     word: number
@@ -149,6 +161,7 @@ CALLED = {
         "tail": "title body text message comment content query subject description note prompt question "
         "command",
         "zone": "timezone tz zone",
+        "glob": "pattern glob match filter mask",
         "unit": "unit currency",
         "statement": "query sql statement command script",
         "money": "amount price cost budget salary income value principal investment payment fee total",

@@ -42,7 +42,19 @@ _KNOWN = {
     f"fit|{kind}|{where}": worth
     for kind in _TELLING
     for where, worth in (("name", 1.5), ("said", 0.5), ("no", -1.5))
-} | {"inside:list_quote": -1.0, "inside:quote": -1.0, "list|list_quote": 1.0}
+} | {
+    "fit|zone|name": 4.0,
+    "fit|zone|said": 1.0,
+    "fit|zone|no": -3.0,
+    "fit|glob|name": 3.0,
+    "fit|glob|no": -2.0,
+    "way|agrees": 2.0,
+    "fit|tail|name": 1.5,
+    "way|clashes": -2.0,
+    "inside:list_quote": -1.0,
+    "inside:quote": -1.0,
+    "list|list_quote": 1.0,
+}
 
 
 @cache
@@ -101,7 +113,8 @@ def fit_weights(
         for features, _ in rows:
             for name in features:
                 seen[name].add(tool)
-    names = {name: n for n, name in enumerate(sorted(name for name in seen if len(seen[name]) >= fewest))}
+    learnt = {name for name, tools in seen.items() if len(tools) >= fewest}
+    names = {name: n for n, name in enumerate(sorted(learnt | _KNOWN.keys()))}
     cells = [
         (names[name], value)
         for _, _, rows in groups

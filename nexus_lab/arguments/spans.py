@@ -51,6 +51,8 @@ _STATEMENT = re.compile(
 _SENTENCE = re.compile(r"[.!?](?=\s|$)|\n|$")
 _LEAD = re.compile(
     r":\s+(?=\S)|\b(?:say(?:ing|s)?|titled|called|named|about|that|whether|message|text)\s+(?=\S)"
+    r"|\b(?:search|look)(?:\s\w+){0,3}?\s+for\s+(?=\S)",
+    re.IGNORECASE,
 )
 _QUOTE = re.compile(r'"([^"\n]+)"|“([^”\n]+)”|`([^`\n]+)`|(?<!\w)[\'‘]([^\n]+?)[\'’](?!\w)')
 _URL = re.compile(r"\b(?:https?|ftp|s3)://[^\s\"'<>)\]]+|\bwww\.[^\s\"'<>)\]]+")
@@ -58,7 +60,8 @@ _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 _USER = re.compile(r"(?<![\w@/.])@([A-Za-z0-9][\w-]*)")
 _SLUG = re.compile(r"(?<![\w/.~@-])([A-Za-z0-9][\w.-]*)/([A-Za-z0-9_.-]*\w)(?:#(\d+))?(?![\w/])")
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z]:\\[\w.\\-]*\w|~?/?[\w.@-]+(?:/[\w.@-]+)+/?|~?/[\w.@-]+/?)")
-_FILE = re.compile(r"(?<![\w/])(?:[\w-][\w.-]*\.[A-Za-z]\w{0,5}|\.[A-Za-z][\w.-]*)(?![\w/@])")
+_FILE = re.compile(r"(?<![\w/*])(?:[\w-][\w.-]*\.[A-Za-z]\w{0,5}|\.[A-Za-z][\w.-]*)(?![\w/@])")
+_GLOB = re.compile(r"(?<![\w*/])[\w./-]*\*[\w.*/{},-]*[\w*}]")
 _SHA = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,40}\b", re.IGNORECASE)
 _CODE = re.compile(
     r"(?<![\w/.-])(?=[\w.-]*\w)[A-Za-z0-9]+(?:[-_.][A-Za-z0-9]+)+(?![\w/])|\bv?\d+\.(?:\d+|x)(?:\.\w+)*\b|\b(?=\w*\d)(?=\w*[A-Za-z])\w{3,}\b"
@@ -212,7 +215,14 @@ def _recognised(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
     for match in _QUOTE.finditer(text):
         group = match.lastindex or 1
         yield match.start(group), match.end(group), match[group], "quote", -1
-    for kind, pattern in (("url", _URL), ("email", _EMAIL), ("sha", _SHA), ("code", _CODE), ("file", _FILE)):
+    for kind, pattern in (
+        ("url", _URL),
+        ("email", _EMAIL),
+        ("sha", _SHA),
+        ("code", _CODE),
+        ("file", _FILE),
+        ("glob", _GLOB),
+    ):
         for match in pattern.finditer(text):
             value = match[0].rstrip(".,;:")
             yield match.start(), match.start() + len(value), value, kind, -1

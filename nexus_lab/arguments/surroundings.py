@@ -37,6 +37,7 @@ _RANKED = frozenset(
         "name",
         "owner",
         "ticket",
+        "zone",
     }
 )
 _NEAR, _BEHIND = 4, 2
