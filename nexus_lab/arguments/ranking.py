@@ -48,6 +48,7 @@ _KNOWN = {
     "fit|zone|no": -3.0,
     "fit|glob|name": 3.0,
     "fit|glob|no": -2.0,
+    "rank|fit": 1.0,
     "way|agrees": 2.0,
     "fit|tail|name": 1.5,
     "way|clashes": -2.0,
