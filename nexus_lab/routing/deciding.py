@@ -31,7 +31,7 @@ __all__ = ["RERANK_DEPTH", "Course", "Rules", "read_candidates", "reread", "sett
 RERANK_DEPTH = 10
 _SHOWN = 80
 # Where the scores say with this probability that no tool fits, a cross-encoder is asked whatever tau is.
-_DOUBT = 0.25
+_DOUBT = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
