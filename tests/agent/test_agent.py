@@ -253,14 +253,24 @@ def test_a_request_that_no_encoding_carries_is_heard(make_agent):
     assert turn.arguments["text"] in turn.request
 
 
-def test_arguments_that_cannot_fit_are_tried_twice_and_fail_typed(make_agent):
+@pytest.mark.parametrize(
+    ("schema", "attempts"),
+    [
+        # The conversation settles the value, and it would come out the same again.
+        ({"enum": ["a", "b"], "not": {"type": "string"}}, 1),
+        ({"type": "object", "required": ["x"], "properties": {"x": {"not": {}}}}, 2),
+    ],
+)
+def test_arguments_that_cannot_fit_are_tried_while_that_changes_anything_and_fail_typed(
+    make_agent, schema, attempts
+):
     listener = Listener()
-    agent = make_agent({"enum": ["a", "b"], "not": {"type": "string"}}, observers=[listener])
+    agent = make_agent(schema, observers=[listener])
     turn = agent.ask("Say a")
     assert turn.outcome is TurnOutcome.FAILED
     assert isinstance(turn.problem, ArgumentsError)
     assert turn.violations
-    assert len([e for e in listener.of(EventKind.ARGUMENTS) if "attempt" in e.attributes]) == 2
+    assert len([e for e in listener.of(EventKind.ARGUMENTS) if "attempt" in e.attributes]) == attempts
 
 
 def test_rolling_drop_takes_old_responses_out_of_the_cache(make_agent):
