@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nexus_lab.policy_text import Knob, PolicyKind
 
 __all__ = [
+    "OWN_CODE",
     "SEARCHED",
     "EndpointWriter",
     "LocalWriter",
@@ -34,7 +35,10 @@ __all__ = [
     "Writer",
 ]
 
-SEARCHED = tuple(name for name in POLICIES if name not in {"full", "python"})
+OWN_CODE = "python"
+"""The policy that runs a function: only a user may name it, never who proposes."""
+
+SEARCHED = tuple(name for name in POLICIES if name not in {"full", OWN_CODE})
 """Policies that are searched unless others are named."""
 
 _SHOWN_TRIALS = 12
@@ -44,6 +48,14 @@ _ANSWER_TOKENS = 160
 
 class ProposerError(NexusError):
     """A proposer that cannot propose."""
+
+
+def _insist_searchable(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in POLICIES or name == OWN_CODE:
+            raise ProposerError(
+                f"{name!r} cannot be proposed", next_step="choose among " + ", ".join(SEARCHED)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +136,20 @@ class OptunaProposer:
         Names to choose from.
     seed
         Of the sampler.
+
+    Raises
+    ------
+    ProposerError
+        When it is to choose from what runs code, or is no policy.
     """
 
     policies: tuple[str, ...] = SEARCHED
     seed: int = 0
     name: str = "optuna"
+
+    def __post_init__(self) -> None:
+        """Look at the names before anything is tried."""
+        _insist_searchable(self.policies)
 
     def propose(self, past: Sequence[Trial], *, attempt: int = 0) -> tuple[PolicySpec, str]:
         """Return a policy to try.
@@ -204,15 +225,24 @@ class ModelProposer:
     writer
         The model.
     policies
-        Names that it may choose from.
+        Names that it may choose from; an answer with another is none.
     seed
         Of its sampling.
+
+    Raises
+    ------
+    ProposerError
+        When it is to choose from what runs code, or is no policy.
     """
 
     writer: Writer
     policies: tuple[str, ...] = SEARCHED
     seed: int = 0
     name: str = "model"
+
+    def __post_init__(self) -> None:
+        """Look at the names before anything is tried."""
+        _insist_searchable(self.policies)
 
     def propose(self, past: Sequence[Trial], *, attempt: int = 0) -> tuple[PolicySpec, str]:
         """Return the policy that the model writes.
@@ -227,7 +257,9 @@ class ModelProposer:
         try:
             said = json.loads(text)
             name, why = str(said.pop("policy")), str(said.pop("why", ""))
-            knobs = {knob.name: knob for knob in POLICIES[name].knobs}
+            # An endpoint need not hold its model to the schema.
+            kind = {offered: POLICIES[offered] for offered in self.policies}[name]
+            knobs = {knob.name: knob for knob in kind.knobs}
             told = ",".join(f"{key}={knobs[key].write(value)}" for key, value in said.items())
             return parse_policy(f"{name}({told})"), why
         except (ValueError, KeyError, AttributeError, TypeError, PolicyTextError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.bench.base import Result, ResultFile, ResultsError
 from nexus_lab.bench.cache import engine_settings, measure, policy_tasks
 from nexus_lab.bench.cache_report import CacheSweep
-from nexus_lab.bench.policy_proposers import Trial, front_of
+from nexus_lab.bench.policy_proposers import OWN_CODE, ProposerError, Trial, front_of
 from nexus_lab.bench.sweep import Finished, Journal, run_tasks
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.cache.costs import Prices
@@ -263,6 +263,11 @@ class _Search:
         known = {trial.policy for trial in self.trials}
         for attempt in range(_ATTEMPTS):
             spec, why = self._proposer.propose(self.trials, attempt=attempt)
+            if spec.name == OWN_CODE:
+                raise ProposerError(
+                    f"{self._proposer.name} proposed {spec.text}, which runs code",
+                    next_step="try a function of your own by naming it among the first policies",
+                )
             if spec.text not in known:
                 return spec, why
         self.declined = Decline(

@@ -23,7 +23,7 @@ from nexus_lab.bench.policy_proposers import (
 )
 from nexus_lab.bench.policy_search import REPEATS, search_policies
 from nexus_lab.bench.trajectories import Trajectory
-from nexus_lab.policy_text import PolicySpec, parse_policy
+from nexus_lab.policy_text import PolicySpec, parse_policies, parse_policy
 
 TALK = Trajectory(
     "talk", ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello to you."})
@@ -100,6 +100,20 @@ def test_a_model_reads_results_and_writes_a_policy():
     for _ in range(2):
         with pytest.raises(ProposerError):
             proposer.propose(PAST)
+
+
+@pytest.mark.parametrize("said", [{"policy": "python", "function": "os:getcwd"}, {"policy": "full"}])
+def test_a_model_may_only_name_what_it_was_offered(said):
+    with pytest.raises(ProposerError):
+        ModelProposer(Says(said)).propose(PAST)
+
+
+@pytest.mark.parametrize("name", ["python", "forget"])
+def test_nobody_is_offered_code_or_what_is_no_policy(name):
+    with pytest.raises(ProposerError, match=name):
+        ModelProposer(Says(), ("trim", name))
+    with pytest.raises(ProposerError, match=name):
+        OptunaProposer((name,))
 
 
 def test_any_endpoint_of_the_common_form_can_propose(monkeypatch):
@@ -179,6 +193,25 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(policy_search, "measure", measure)
     return done
+
+
+def searching(folder, proposer, n_trials, *, first="full"):
+    """Search with trials that are told, not run."""
+
+    def tried(number, spec, who, why):
+        return Trial(number=number, policy=spec.text, proposer=who, why=why, nll=1.0, cost=1.0)
+
+    with policy_search.Journal(folder) as journal:
+        search = policy_search._Search(journal, "trial", proposer, tried, None)
+        search.go_on(parse_policies(first), n_trials)
+    return search
+
+
+def test_code_that_is_proposed_is_not_tried(tmp_path):
+    with pytest.raises(ProposerError, match="runs code"):
+        searching(tmp_path, InTurn("python(function=os:getcwd)"), 2)
+    own = searching(tmp_path / "own", InTurn("full"), 1, first="python(function=os:getcwd)")
+    assert [item.policy for item in own.trials] == ["python(function=os:getcwd)"]
 
 
 @pytest.mark.model
