@@ -148,6 +148,7 @@ class alignas(kContentionLine) OpTree {
         return items_[static_cast<std::size_t>(node)];
     }
     [[nodiscard]] Node checked(Node node) const;
+    [[nodiscard]] std::vector<Node> way_to(Node node) const;  // the lock is held
 
     // The table of children, by parent and by what they begin with.
     [[nodiscard]] std::size_t home(Node parent, std::uint64_t key) const noexcept;

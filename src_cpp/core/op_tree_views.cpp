@@ -154,6 +154,10 @@ OpTree::Node OpTree::source(Node node, std::uint8_t tiers) const {
 
 std::vector<OpTree::Node> OpTree::path(Node node) const {
     const std::scoped_lock guard(lock_.mutex);
+    return way_to(node);
+}
+
+std::vector<OpTree::Node> OpTree::way_to(Node node) const {
     std::vector<Node> found;
     for (Node at = checked(node); at != kRoot; at = item(at).parent) {
         found.push_back(at);
@@ -163,13 +167,13 @@ std::vector<OpTree::Node> OpTree::path(Node node) const {
 }
 
 std::vector<std::int32_t> OpTree::program(Node node) const {
-    const auto nodes = path(node);
     const std::scoped_lock guard(lock_.mutex);
+    const auto nodes = way_to(node);
     std::vector<std::int32_t> words;
     std::size_t head = 0;  // of the append that edges add to
     bool in_append = false;
     for (const Node at : nodes) {
-        const Item& part = item(checked(at));
+        const Item& part = item(at);
         const bool edge = part.kind == OpKind::kAppend;
         if (!edge || !in_append) {
             head = words.size();
