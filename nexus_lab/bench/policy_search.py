@@ -18,7 +18,7 @@ from nexus_lab.bench.sweep import Finished, Journal, run_tasks
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.cache.costs import Prices
 from nexus_lab.errors import Decline
-from nexus_lab.policy_text import PolicySpec, parse_policies
+from nexus_lab.policy_text import PolicySpec, PolicyTextError, parse_policies, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -190,7 +190,8 @@ def search_policies(
     Raises
     ------
     ResultsError, TrajectoryError, ProposerError
-        When there is nothing to try, or nobody to propose.
+        When there is nothing to try, or nobody to propose; when a trial of the folder cannot be read, or runs
+        a function that is not among `first`.
     SweepError
         When a task failed, or the folder is in use or cannot be written.
     """
@@ -242,8 +243,7 @@ class _Search:
             kept = self._journal.finished.get(f"{self._key} {number}")
             began = perf_counter()
             if kept is not None:
-                row = kept.rows[0]
-                spec, who, why = parse_policies(row["policy"])[0], row["proposer"], row["why"]
+                spec, who, why = self._taken_up(number, kept, first)
             elif number < len(first):
                 spec, who, why = first[number], GIVEN, ""
             else:
@@ -258,6 +258,26 @@ class _Search:
                 self._journal.add(f"{self._key} {number}", Finished([row], perf_counter() - began))
             self.trials.append(trial)
             self._on_trial(trial)
+
+    def _taken_up(
+        self, number: int, kept: Finished, first: Sequence[PolicySpec]
+    ) -> tuple[PolicySpec, str, str]:
+        """Return the policy of an earlier call's trial, who proposed it and why."""
+        try:
+            row = kept.rows[0]
+            spec, who, why = parse_policy(row["policy"]), str(row["proposer"]), str(row["why"])
+        except (IndexError, KeyError, TypeError, PolicyTextError) as error:
+            raise ResultsError(
+                f"trial {number} in {self._journal.path} cannot be read: {error}",
+                next_step="name another folder with --work",
+            ) from error
+        # A folder may come from anywhere; what runs code has to be named by who calls.
+        if spec.name == OWN_CODE and spec.text not in {own.text for own in first}:
+            raise ResultsError(
+                f"trial {number} in {self._journal.path} is {spec.text}, which runs code",
+                next_step="name it among the first policies if it is yours, or another folder with --work",
+            )
+        return spec, who, why
 
     def _proposed(self) -> tuple[PolicySpec, str] | None:
         known = {trial.policy for trial in self.trials}

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from nexus_lab.bench import policy_search
+from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.cache_replay import PAST_TRAINING
 from nexus_lab.bench.policy_proposers import (
     SEARCHED,
@@ -212,6 +213,32 @@ def test_code_that_is_proposed_is_not_tried(tmp_path):
         searching(tmp_path, InTurn("python(function=os:getcwd)"), 2)
     own = searching(tmp_path / "own", InTurn("full"), 1, first="python(function=os:getcwd)")
     assert [item.policy for item in own.trials] == ["python(function=os:getcwd)"]
+
+
+def test_a_folder_runs_no_code_that_the_caller_did_not_name(tmp_path):
+    own = "python(function=os:getcwd)"
+    searching(tmp_path, InTurn("full"), 2, first=f"full,{own}")
+    with pytest.raises(ResultsError, match="runs code"):
+        searching(tmp_path, InTurn("full"), 2)
+    again = searching(tmp_path, InTurn("full"), 2, first=f"{own},full")
+    assert [item.policy for item in again.trials] == ["full", own]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        ["full"],
+        [{"policy": "full"}],
+        [{"policy": 3, "proposer": "", "why": ""}],
+        [{"policy": "forget", "proposer": "", "why": ""}],
+    ],
+)
+def test_a_trial_that_cannot_be_read_is_told(rows, tmp_path):
+    with policy_search.Journal(tmp_path) as journal:
+        journal.add("trial 0", policy_search.Finished(rows, 1.0))
+    with pytest.raises(ResultsError, match="trial 0"):
+        searching(tmp_path, InTurn("full"), 1)
 
 
 @pytest.mark.model
