@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nexus_lab.engine import GrammarMask
+from nexus_lab.engine import ContextFull, GrammarMask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,16 @@ class ModelAside:
         self._conversation.append("user", self._conversation.transcript.user(text))
 
     def answer(self, *, max_tokens: int, schema: Mapping[str, object] | None = None) -> str:
-        """Let the model answer, under a JSON schema where one is given; the reply is closed behind it."""
+        """Let the model answer, under a JSON schema where one is given; the reply is closed behind it.
+
+        Raises
+        ------
+        ContextFull
+            When the longest answer would not fit; one that is cut off would stand for the whole.
+        """
+        n_ctx, active = self._engine.n_ctx, self._conversation.runner.snapshot.state.n_active
+        if active + max_tokens > n_ctx:
+            raise ContextFull(max_tokens, n_ctx - active, n_ctx)
         mask = None if schema is None else GrammarMask(self._engine, _grammar(schema))
         generation = self._conversation.generate(max_tokens=max_tokens, note="aside", mask=mask)
         self._conversation.close_reply(generation.text)

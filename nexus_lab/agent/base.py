@@ -339,7 +339,14 @@ class Emitter:
         self._tell(event)
         return event
 
-    def decline(self, name: str, decline: Decline, *rows: Row, parent: int | None = None) -> Event:
+    def decline(
+        self,
+        name: str,
+        decline: Decline,
+        *rows: Row,
+        parent: int | None = None,
+        contents: Mapping[str, Json] = _NOTHING,
+    ) -> Event:
         """Report that `name` was declined."""
         return self.point(
             EventKind.DECLINE,
@@ -347,6 +354,7 @@ class Emitter:
             *rows,
             parent=parent,
             status=Status.DECLINED,
+            contents=contents,
             **_decline_attributes(decline),
         )
 

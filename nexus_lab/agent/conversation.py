@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.cache import Append, CacheProgram, MessageSpan, Moment, ProgramRunner, Splice
 from nexus_lab.cache.compaction import compact, compaction_pays
 from nexus_lab.engine import ContextFull
+from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversation", "Mark"]
 
+_LOG = logging.getLogger(__name__)
 _THOUGHT_ENDS = "</think>"
 
 
@@ -209,8 +212,37 @@ class Conversation:
         self.messages.append(MessageSpan("assistant", start, self.n_tokens, text, calls, thinking))
         return logits
 
+    def tidy(self) -> Decline | None:
+        """Apply the policy; where it fails the conversation stays as it was, and the record says so.
+
+        A tool that has run cannot be taken back, so that the model has to know of it however its cache is
+        tidied behind it.
+        """
+        mark = self.mark()
+        try:
+            self.apply_policy()
+        except Cancelled:
+            raise
+        except NexusError as error:
+            _LOG.warning("the cache policy %s was not applied: %s", self.policy.name, error)
+            self.rewind(mark)
+            decline = Decline(
+                code="policy_failed",
+                reason=f"the cache policy {self.policy.name} failed with {type(error).__name__}",
+                instead="the cache stays as it is",
+            )
+            self._emitter.decline("policy", decline, contents={"error": str(error)})
+            return decline
+        return None
+
     def apply_policy(self) -> None:
-        """Let the policy decide what becomes of the cache; stands between two messages."""
+        """Let the policy decide what becomes of the cache; stands between two messages.
+
+        Raises
+        ------
+        NexusError
+            When the policy fails, or what it wants cannot be done; it may have been done in part.
+        """
         edit = self.policy.decide(
             Moment(messages=tuple(self.messages), program=self.runner.program, host=self)
         )

@@ -367,7 +367,7 @@ class Agent:
             turn.result = self._execute(turn, spec, clock)
             turn.outcome = TurnOutcome.CALLED
             self._read_result(turn, turn.result, clock, on_token)
-        self.conversation.apply_policy()
+        self.conversation.tidy()
         turn.prompt_tokens = int(self.conversation.runner.snapshot.state.active.sum())
 
     def _route(self, request: str) -> RoutingDecision:

@@ -15,6 +15,7 @@ from nexus_lab.cache.ops import Append, Drop, ProgramError, Repair, Repos, Splic
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
 from nexus_lab.cache.tool_policy import ToolPolicy
+from nexus_lab.errors import Cancelled
 from nexus_lab.policy_text import PolicyTextError, parse_policy
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class FunctionPolicy:
         """
         try:
             said = self.function(moment)
+        except Cancelled:
+            raise  # stopped in a word with the model
         except Exception as error:
             raise ProgramError(
                 f"the policy {self.name} failed: {type(error).__name__}: {error}",

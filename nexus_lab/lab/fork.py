@@ -213,7 +213,7 @@ def fork(desk: Desk, log: TurnLog, at: int, settings: Mapping[str, Any]) -> Fork
     desk.crew.begin_run(parent=parent, note=note)
     _tell_shared(desk, mark.program)
     if kept:
-        conversation.apply_policy()  # what the new policy would have done here
+        conversation.tidy()  # what the new policy would have done here
     ask_in_turn(desk, [point.request for point in later])
     return Fork(
         run=desk.recorder.run if desk.recorder is not None else None,

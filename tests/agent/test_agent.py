@@ -337,3 +337,16 @@ def test_closing_an_agent_behind_a_closed_engine_is_harmless(tmp_path):
     agent.close()
     agent.close()
     assert agent.live is None
+
+
+def test_a_turn_whose_tool_has_run_stands_when_the_cache_policy_fails(make_agent, tmp_path):
+    (tmp_path / "policies.py").write_text("def fails(moment):\n    raise ValueError(len(moment.messages))\n")
+    listener = Listener()
+    agent = make_agent(
+        "hello", policy=f"python(function={tmp_path / 'policies.py'}:fails)", observers=[listener]
+    )
+    turn = agent.ask("Say hello")
+    assert (turn.outcome, turn.problem) == (TurnOutcome.CALLED, None)
+    assert [message.role for message in agent.conversation.messages][-2:] == ["tool", "assistant"]
+    assert [event.attributes["code"] for event in listener.of(EventKind.DECLINE)] == ["policy_failed"]
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from nexus_lab.agent.base import Emitter
+from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.cache import (
     Append,
     CacheProgram,
     Drop,
+    Edit,
     FullPolicy,
     FunctionPolicy,
     TextMessage,
     make_policy,
 )
+from nexus_lab.engine import ContextFull
+from nexus_lab.errors import Cancelled
 
 pytestmark = pytest.mark.model
 
@@ -169,3 +174,46 @@ def test_the_holes_of_a_drop_are_filled_where_it_pays(talk, bundled_engine):
     assert bundled_engine.used_cells() == state.n_active
     talk.open_reply()
     assert talk.force("None.").shape[0] > 1
+
+
+def test_a_policy_that_fails_leaves_the_conversation_and_the_record_says_so(talk, caplog):
+    heard = []
+    talk._emitter = Emitter(SimpleNamespace(on_event=heard.append))
+
+    def fails(moment):
+        with moment.host.aside() as aside:
+            aside.say("Are you there?")
+            raise KeyError("Zurich")
+
+    def half_done(moment):
+        drop = Drop(((moment.messages[1].start, moment.messages[1].stop),))
+        return Edit(ops=(drop, Append((2**30,))))
+
+    program, spans, text = talk.runner.program, list(talk.messages), talk.transcript.mark()
+    for function in (fails, half_done):
+        talk.policy = FunctionPolicy(function)
+        assert talk.tidy().code == "policy_failed"
+        assert talk.runner.program == program
+        assert (talk.messages, talk.transcript.mark()) == (spans, text)
+    told = [event for event in heard if event.kind is EventKind.DECLINE]
+    assert "KeyError: 'Zurich'" in told[0].contents["error"]
+    assert not any("Zurich" in str(event.attributes) for event in told)
+    assert len(told) == len(caplog.records) == 2
+
+
+def test_a_word_with_the_model_needs_room_for_the_whole_answer(talk, bundled_engine):
+    decoded = []
+    with talk.aside() as aside:
+        aside.say("Sum it up.")
+        with bundled_engine.metered(decoded.append), pytest.raises(ContextFull):
+            aside.answer(max_tokens=bundled_engine.n_ctx - talk.n_tokens + 1)
+    assert not decoded
+
+
+def test_a_stop_within_a_function_of_the_user_is_no_failure_of_it(talk):
+    def stopped(_moment):
+        raise Cancelled("the turn was stopped")
+
+    talk.policy = FunctionPolicy(stopped)
+    with pytest.raises(Cancelled):
+        talk.tidy()
