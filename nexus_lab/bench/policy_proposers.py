@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nexus_lab.engine import GrammarMask, SamplerSettings
 from nexus_lab.errors import NexusError
 from nexus_lab.policy_text import POLICIES, KnobKind, PolicySpec, PolicyTextError, parse_policy
+from nexus_lab.registry.http import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -355,7 +356,8 @@ class EndpointWriter:
     model
         Its name there.
     key_variable
-        Environment variable of the API key; without one, none is sent.
+        Environment variable of the API key; without one, none is sent. It goes to that address only, over
+        https or to this machine.
     timeout_s
         Longest wait.
     """
@@ -383,20 +385,33 @@ class EndpointWriter:
             },
             "seed": seed,
         }
-        headers = {"Content-Type": "application/json", **self.headers}
-        key = os.environ.get(self.key_variable)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
         where = f"{self.url.rstrip('/')}/chat/completions"
         if not where.startswith(("http://", "https://")):
             raise ProposerError(f"{self.url} is no HTTP address", next_step="give one, ending in /v1")
-        request = urllib.request.Request(where, json.dumps(body).encode(), headers)  # noqa: S310 - checked above
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:  # noqa: S310
+            with self._opened(where, json.dumps(body).encode()) as response:
                 answer = json.load(response)
             return str(answer["choices"][0]["message"]["content"])
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        except (HTTPException, OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ProposerError(
                 f"{where} gave no answer: {error}",
-                next_step="check the address, the model's name and the key",
+                next_step="check the address, the model's name and the key, which is sent over https only",
             ) from error
+
+    def _opened(self, where: str, body: bytes) -> Any:
+        headers, near = {"Content-Type": "application/json", **self.headers}, is_loopback(where)
+        key = os.environ.get(self.key_variable)
+        if key and (near or where.startswith("https://")):
+            headers["Authorization"] = f"Bearer {key}"
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if near:  # what is meant for this machine does not go through a proxy
+            handlers.append(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(where, body, headers)  # noqa: S310 - the caller looked at the scheme
+        return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nowhere: the key is meant for the address that was given, and not for where that points."""
+
+    def redirect_request(self, *_redirect: Any) -> None:
+        """Return no request."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nexus_lab.registry.config import ServerConfig
     from nexus_lab.registry.stdio import Limits
 
-__all__ = ["HttpLink"]
+__all__ = ["HttpLink", "is_loopback"]
 
 _CONNECT_S = 10.0
 
@@ -68,7 +68,7 @@ class HttpLink:
         client = httpx2.AsyncClient(
             headers={**self.config.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(_CONNECT_S, read=None),
-            trust_env=not _is_loopback(url),
+            trust_env=not is_loopback(url),
             event_hooks={"response": [self._limit]},
         )
         try:
@@ -95,7 +95,8 @@ class HttpLink:
         """There is no process of ours."""
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether a URL is of this machine."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

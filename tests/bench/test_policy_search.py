@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from nexus_lab.bench import policy_search
+from nexus_lab.bench import policy_proposers, policy_search
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.cache_replay import PAST_TRAINING
 from nexus_lab.bench.policy_proposers import (
@@ -117,41 +118,87 @@ def test_nobody_is_offered_code_or_what_is_no_policy(name):
         OptunaProposer((name,))
 
 
-def test_any_endpoint_of_the_common_form_can_propose(monkeypatch):
+@contextmanager
+def endpoint(status=200, *, content="", **headers):
+    """An endpoint of this machine; yields its address and what it was asked."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append((self.path, self.headers["Authorization"], body))
-            said = json.dumps({"policy": "trim", "keep_last": 3, "min_tokens": 0})
-            answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
-            self.send_response(200)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(json.dumps({"choices": [{"message": {"content": content}}]}).encode())
+
+        do_GET = do_POST  # noqa: N815 - what a followed redirect would ask
 
         def log_message(self, *_arguments):
             """Say nothing."""
 
-    monkeypatch.setenv("A_KEY", "sesame")
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        url = f"http://127.0.0.1:{server.server_port}/v1"
-        spec, _ = ModelProposer(EndpointWriter(url, "m", key_variable="A_KEY")).propose(PAST)
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_any_endpoint_of_the_common_form_can_propose(monkeypatch):
+    monkeypatch.setenv("A_KEY", "sesame")
+    said = json.dumps({"policy": "trim", "keep_last": 3, "min_tokens": 0})
+    with endpoint(content=said) as (url, asked):
+        spec, _ = ModelProposer(EndpointWriter(url, "m", key_variable="A_KEY")).propose(PAST)
     assert spec.text == "trim(keep_last=3)"
     path, key, body = asked[0]
     assert (path, key, body["model"]) == ("/v1/chat/completions", "Bearer sesame", "m")
     assert body["response_format"]["json_schema"]["schema"]["anyOf"]
     with pytest.raises(ProposerError):
         EndpointWriter(url, "m", timeout_s=1).write("", {}, seed=0)
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc", "http://127.0.0.1:port/v1", "http://[::1/v1", "http://", "http://a b/v1"]
+)
+def test_an_address_that_is_none_is_told(url):
     with pytest.raises(ProposerError):
-        EndpointWriter("file:///etc", "m").write("", {}, seed=0)
+        EndpointWriter(url, "m", timeout_s=1).write("", {}, seed=0)
+
+
+def test_an_answer_that_breaks_off_is_told():
+    with endpoint(Content_Length="9999") as (url, _), pytest.raises(ProposerError, match="gave no answer"):
+        EndpointWriter(url, "m", timeout_s=5).write("", {}, seed=0)
+
+
+def test_the_key_goes_nowhere_else(monkeypatch):
+    monkeypatch.setenv("A_KEY", "sesame")
+    with (
+        endpoint() as (other, seen),
+        endpoint(302, Location=other) as (url, asked),
+        pytest.raises(ProposerError, match="302"),
+    ):
+        EndpointWriter(url, "m", key_variable="A_KEY").write("", {}, seed=0)
+    assert (len(asked), seen) == (1, [])
+
+
+def test_the_key_is_sent_where_nobody_else_reads_it(monkeypatch):
+    sent = []
+
+    def answer(_opener, request, **_options):
+        sent.append(request.get_header("Authorization"))
+        raise OSError("nothing is asked in a test")
+
+    monkeypatch.setenv("A_KEY", "sesame")
+    monkeypatch.setattr(policy_proposers.urllib.request.OpenerDirector, "open", answer)
+    for url in ("http://example.org/v1", "https://example.org/v1", "http://localhost:1/v1"):
+        with pytest.raises(ProposerError):
+            EndpointWriter(url, "m", key_variable="A_KEY").write("", {}, seed=0)
+    assert sent == [None, "Bearer sesame", "Bearer sesame"]
 
 
 @pytest.mark.model
