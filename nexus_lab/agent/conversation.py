@@ -102,6 +102,7 @@ class Conversation:
         self.messages: list[MessageSpan] = []
         self.reused = 0
         self._note = ""
+        self._beside = ""
         self._anchored: bool | None = None
 
     def open(self) -> None:
@@ -263,12 +264,19 @@ class Conversation:
 
     @contextmanager
     def aside(self) -> Iterator[ModelAside]:
-        """Let the model be asked something that is no part of the conversation, and leaves nothing behind."""
-        mark = self.mark()
+        """Let the model be asked something that is no part of the conversation, and leaves nothing behind.
+
+        The notes of its operations begin as those of the policy do.
+        """
+        mark, beside = self.mark(), self._beside
+        self._beside = f"policy {self.policy.name}: "
         try:
             yield ModelAside(self, self._engine)
         finally:
-            self.rewind(mark)
+            try:
+                self.rewind(mark)
+            finally:
+                self._beside = beside
 
     def rewrite(self, texts: Sequence[TextMessage]) -> RunResult:
         """Let the conversation stand as `texts`, and prefill what follows the first change.
@@ -369,7 +377,7 @@ class Conversation:
             next_position=record.state.next_position,
             block=splice.block_id if splice else None,
             anchored=self._anchored if splice else None,
-            note=self._note,
+            note=self._beside + self._note,
             token_ids=op.tokens if isinstance(op, Append | Splice) else None,
         )
         self._emitter.point(

@@ -144,9 +144,8 @@ class TurnLog:
     def _keep(self, event: Event, agent: Agent, conversation: Conversation) -> None:
         number, request = event.attributes.get("turn"), event.contents.get("request")
         if isinstance(number, int) and isinstance(request, str):
-            self._points.append(
-                TurnPoint(number, request, self._said, conversation.mark(), len(agent.history))
-            )
+            said = min(self._said, len(conversation.runner.program))  # fewer once a text was rewritten
+            self._points.append(TurnPoint(number, request, said, conversation.mark(), len(agent.history)))
 
 
 def profile_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
