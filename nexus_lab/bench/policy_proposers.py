@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OWN_CODE",
     "SEARCHED",
+    "BadAnswer",
     "EndpointWriter",
     "LocalWriter",
     "ModelProposer",
@@ -49,6 +50,10 @@ _ANSWER_TOKENS = 160
 
 class ProposerError(NexusError):
     """A proposer that cannot propose."""
+
+
+class BadAnswer(ProposerError):
+    """A model's answer that is no policy; another may be one."""
 
 
 def _insist_searchable(names: Sequence[str]) -> None:
@@ -107,7 +112,8 @@ class Proposer(Protocol):
         past
             All trials so far.
         attempt
-            How often what it proposed had been tried before; it should come up with something else.
+            How often what it proposed had been tried before, or was no policy; it should come up with
+            something else.
         """
         ...
 
@@ -250,7 +256,7 @@ class ModelProposer:
 
         Raises
         ------
-        ProposerError
+        BadAnswer
             When it writes none.
         """
         schema = self.schema()
@@ -263,8 +269,8 @@ class ModelProposer:
             knobs = {knob.name: knob for knob in kind.knobs}
             told = ",".join(f"{key}={knobs[key].write(value)}" for key, value in said.items())
             return parse_policy(f"{name}({told})"), why
-        except (ValueError, KeyError, AttributeError, TypeError, PolicyTextError) as error:
-            raise ProposerError(
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError, PolicyTextError) as error:
+            raise BadAnswer(
                 f"the model wrote no policy: {text[:_WHY]!r}", next_step="try again, or another model"
             ) from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.bench.base import Result, ResultFile, ResultsError
 from nexus_lab.bench.cache import engine_settings, measure, policy_tasks
 from nexus_lab.bench.cache_report import CacheSweep
-from nexus_lab.bench.policy_proposers import OWN_CODE, ProposerError, Trial, front_of
+from nexus_lab.bench.policy_proposers import OWN_CODE, BadAnswer, ProposerError, Trial, front_of
 from nexus_lab.bench.sweep import Finished, Journal, run_tasks
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.cache.costs import Prices
@@ -37,6 +37,8 @@ GIVEN = "given"
 """Who proposed the policies that a search begins with."""
 REPEATS = "proposer_repeats"
 """Code of the decline of a proposer that has nothing new."""
+NO_POLICY = "proposer_no_policy"
+"""Code of the decline of a proposer whose answers are no policies."""
 
 
 @dataclass(frozen=True)
@@ -280,9 +282,13 @@ class _Search:
         return spec, who, why
 
     def _proposed(self) -> tuple[PolicySpec, str] | None:
-        known = {trial.policy for trial in self.trials}
+        known, bad = {trial.policy for trial in self.trials}, 0
         for attempt in range(_ATTEMPTS):
-            spec, why = self._proposer.propose(self.trials, attempt=attempt)
+            try:
+                spec, why = self._proposer.propose(self.trials, attempt=attempt)
+            except BadAnswer:
+                bad += 1
+                continue
             if spec.name == OWN_CODE:
                 raise ProposerError(
                     f"{self._proposer.name} proposed {spec.text}, which runs code",
@@ -290,9 +296,11 @@ class _Search:
                 )
             if spec.text not in known:
                 return spec, why
+        said = "only what had been tried" if not bad else "nothing new"
+        wrong = f"; {bad} of its answers were no policy" if bad else ""
         self.declined = Decline(
-            REPEATS,
-            f"{self._proposer.name} proposed only what had been tried, {_ATTEMPTS} times in a row",
+            NO_POLICY if bad == _ATTEMPTS else REPEATS,
+            f"{self._proposer.name} proposed {said}, {_ATTEMPTS} times in a row{wrong}",
             "the search ends here; another proposer can go on over the same folder",
         )
         return None

@@ -23,7 +23,7 @@ from nexus_lab.bench.policy_proposers import (
     Trial,
     front_of,
 )
-from nexus_lab.bench.policy_search import REPEATS, search_policies
+from nexus_lab.bench.policy_search import NO_POLICY, REPEATS, search_policies
 from nexus_lab.bench.trajectories import Trajectory
 from nexus_lab.policy_text import PolicySpec, parse_policies, parse_policy
 
@@ -286,6 +286,35 @@ def test_a_trial_that_cannot_be_read_is_told(rows, tmp_path):
         journal.add("trial 0", policy_search.Finished(rows, 1.0))
     with pytest.raises(ResultsError, match="trial 0"):
         searching(tmp_path, InTurn("full"), 1)
+
+
+def test_an_answer_that_is_no_policy_is_asked_for_again(tmp_path):
+    trim = {"policy": "trim", "keep_last": 3, "min_tokens": 0}
+    writer = Says({"policy": "forget"}, {"policy": "trim", "keep_last": -1}, [], trim)
+    search = searching(tmp_path, ModelProposer(writer), 2)
+    assert [item.policy for item in search.trials] == ["full", "trim(keep_last=3)"]
+    assert len({seed for _, _, seed in writer.prompts}) == 4
+    assert search.declined is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "told"),
+    [
+        ({"policy": "forget"}, NO_POLICY, "8 of its answers were no policy"),
+        ({"policy": "trim"}, REPEATS, "7 of its answers"),
+    ],
+)
+def test_a_search_ends_where_no_answer_is_a_new_policy(answer, code, told, tmp_path):
+    writer = Says(answer, *[{"policy": "forget"}] * 7)
+    search = searching(tmp_path, ModelProposer(writer), 2, first="trim")
+    assert (search.declined.code, len(search.trials)) == (code, 1)
+    assert told in search.declined.reason
+
+
+def test_an_endpoint_that_does_not_answer_ends_the_search(tmp_path):
+    with endpoint(500) as (url, asked), pytest.raises(ProposerError, match="500"):
+        searching(tmp_path, ModelProposer(EndpointWriter(url, "m")), 2)
+    assert len(asked) == 1
 
 
 @pytest.mark.model
