@@ -38,7 +38,7 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _TODAY = re.compile(
-    r"\b(?:today(?:'s date)?|current date|now|date)\b\W{0,3}(?:is|:)?\W{0,3}(?:\w+day,?\s+)?", re.IGNORECASE
+    r"\b(?:today(?:'s date)?|current date)\b\W{0,3}(?:is|:)?\W{0,3}(?:\w+day,?\s+)?", re.IGNORECASE
 )
 _RELATIVE = {
     "today": 0,
@@ -60,7 +60,8 @@ class Moment:
     start, stop
         Character offsets.
     iso
-        ``YYYY-MM-DD`` or ``HH:MM``; empty where it takes a year or today's date that nobody gave.
+        ``YYYY-MM-DD`` or ``HH:MM``; empty where it takes a year or today's date that nobody gave, and where
+        there is no such day.
     """
 
     start: int
@@ -90,11 +91,16 @@ def dates_in(text: str, today: dt.date | None = None) -> Iterator[Moment]:
         taken = match.end()
         groups = {name: value for name, value in match.groupdict().items() if value}
         weekday = groups.get("which", "").lower() == "on"
-        yield Moment(match.start("weekday") if weekday else start, match.end(), _iso(groups, today))
+        try:
+            iso = _iso(groups, today)
+        except (ValueError, OverflowError):
+            iso = ""
+        yield Moment(match.start("weekday") if weekday else start, match.end(), iso)
 
 
 def _iso(said: dict[str, str], today: dt.date | None) -> str:
     if "iso" in said:
+        dt.datetime.fromisoformat(said["iso"])
         return said["iso"]
     if "relative" in said or "ago" in said or "weekday" in said:
         return (today + dt.timedelta(_shift(said, today))).isoformat() if today else ""
@@ -108,10 +114,7 @@ def _iso(said: dict[str, str], today: dt.date | None) -> str:
         month, day = int(said["a"]), int(said["b"])
         if said["mark"] == "." or month > _NOON:
             month, day = day, month
-    try:
-        return dt.date(year, month, day).isoformat()
-    except ValueError:
-        return ""
+    return dt.date(year, month, day).isoformat()
 
 
 def _shift(said: dict[str, str], today: dt.date) -> int:

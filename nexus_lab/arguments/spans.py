@@ -161,14 +161,15 @@ def hear(turns: Sequence[Mapping[str, Any]]) -> tuple[list[Turn], list[Span]]:
     Parameters
     ----------
     turns
-        Oldest first; ``role`` and ``content``. System prompts give no values but today's date. What the model
-        said may come from a tool that is not to be trusted: it never competes with the user about whom or
-        where.
+        Oldest first; ``role`` and ``content``. System prompts give no values but today's date. What tools and
+        the model said is not to be trusted: it never says which day it is, and never competes with the user
+        about whom or where.
     """
     said = [
         (str(turn.get("role")), turn["content"]) for turn in turns if isinstance(turn.get("content"), str)
     ]
-    today = next((day for _, text in reversed(said) if (day := today_in(text[:_LONGEST]))), None)
+    trusted = [text for role, text in reversed(said) if role in ("system", "user")]
+    today = next((day for text in trusted if (day := today_in(text[:_LONGEST]))), None)
     spoken = [(role, text) for role, text in said if role in ("user", "assistant")]
     heard = [
         Turn(_beginning(repair_text(text)), age, role == "user", today)

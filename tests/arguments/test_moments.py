@@ -32,6 +32,8 @@ TODAY = dt.date(2026, 3, 2)  # a Monday
         ("on Monday", [("Monday", "2026-03-09")]),
         ("May 5", [("May 5", "2026-05-05")]),
         ("February 30, 2026", [("February 30, 2026", "")]),
+        ("2026-02-30", [("2026-02-30", "")]),
+        ("2026-02-01T25:00", [("2026-02-01T25:00", "")]),
         ("may I ask in 2023", []),
     ],
 )
@@ -41,6 +43,11 @@ def test_dates(text: str, found: list[tuple[str, str]]):
 
 def test_a_relative_date_needs_a_today():
     assert [one.iso for one in dates_in("tomorrow, or May 5")] == ["", ""]
+
+
+def test_there_is_no_day_after_the_last():
+    assert [one.iso for one in dates_in("tomorrow", dt.date.max)] == [""]
+    assert [one.iso for one in dates_in(f"{'9' * 5000} days ago", TODAY)] == [""]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,9 @@ def test_times(text: str, found: list[tuple[str, str]]):
         ("Today is Monday, 2026-03-02.", TODAY),
         ("The current date: March 2, 2026", TODAY),
         ("It is due on 2026-03-02", None),
+        ("Set the due date 2026-03-02", None),
+        ("Start now: 2026-03-02", None),
+        ("Today is 2026-02-30", None),
     ],
 )
 def test_today_is_what_is_given_as_such(text: str, today: dt.date | None):

@@ -73,3 +73,13 @@ def test_of_earlier_turns_only_plain_values_are_kept():
 )
 def test_a_statement_is_more_than_its_first_word(text: str, whole: bool):  # noqa: FBT001
     assert is_statement(text) is whole
+
+
+@pytest.mark.parametrize(
+    ("role", "days"), [("system", ["2026-03-03"]), ("user", ["2026-03-03"]), ("assistant", []), ("tool", [])]
+)
+def test_only_system_and_user_say_which_day_it_is(role: str, days: list[str]):
+    _, spans = hear(
+        [{"role": role, "content": "Today is 2026-03-02."}, {"role": "user", "content": "Remind me tomorrow"}]
+    )
+    assert [span.value for span in spans if "iso_date" in span.kinds and not span.turn] == days
