@@ -118,12 +118,17 @@ class RestoreTask:
 
 
 def measure_restores(task: RestoreTask) -> list[dict[str, Any]]:
-    """Return a row for each figure of the restore, as results."""
-    from nexus_lab.bench.restore import measure_restore
+    """Return a row for each figure of the restore, as results; one that says why where there is none."""
+    from nexus_lab.bench.restore import RestoreDeclined, measure_restore
 
     engine = worker_engine(task.engine)
     engine.clear()
-    return [result.to_dict() for result in measure_restore(engine)]
+    try:
+        found = measure_restore(engine)
+    except RestoreDeclined as error:
+        case = {"declined_code": error.declined.code, "declined": error.declined.reason}
+        found = [Result(case=case, metric="restore_declined", value=1.0, n=1)]
+    return [result.to_dict() for result in found]
 
 
 def cache_sweep(
@@ -160,7 +165,7 @@ def cache_sweep(
     prices
         What a unit costs; see `Prices`.
     restore
-        Measure the restore of programs with drops, too.
+        Measure the restore of programs with drops, too; ``restore_declined`` says why an engine cannot.
     dry
         Count tokens, cells and cost only, in seconds; not for policies that ask the model something.
     threads

@@ -19,12 +19,28 @@ if TYPE_CHECKING:
     from nexus_lab.bench.base import Result
     from nexus_lab.cache import RunResult
     from nexus_lab.engine import Engine, SequenceState
+    from nexus_lab.errors import Decline
 
-__all__ = ["SEGMENTS", "measure_restore", "program_with_drops"]
+__all__ = ["SEGMENTS", "RestoreDeclined", "measure_restore", "program_with_drops"]
 
 SEGMENTS = (2, 4, 8, 16)
 """Tokens of a segment."""
 _TAKEN = 5
+_NEEDED = ("splice", "input_patches")
+
+
+class RestoreDeclined(ResultsError):
+    """An engine that cannot restore at once.
+
+    Attributes
+    ----------
+    declined
+        Why.
+    """
+
+    def __init__(self, declined: Decline) -> None:
+        super().__init__(f"not restored at once: {declined.reason}", next_step="choose an engine that can")
+        self.declined = declined
 
 
 def measure_restore(
@@ -64,8 +80,13 @@ def measure_restore(
     Raises
     ------
     ResultsError
-        When cells are in use, they are too few, or this engine declines to restore at once.
+        When cells are in use, or they are too few.
+    RestoreDeclined
+        When this engine declines to restore at once.
     """
+    for feature in _NEEDED:
+        if feature in engine.declines:
+            raise RestoreDeclined(engine.declines[feature])
     if engine.used_cells():
         raise ResultsError(f"{engine.used_cells()} cells are in use", next_step="give an engine of its own")
     needed = (drops + 1) * max(segments) + rounds
@@ -123,8 +144,10 @@ def _case(engine: Engine, programs: Sequence[CacheProgram], case: dict[str, int]
 
 def _insist(result: RunResult) -> None:
     restored = result.restored
-    if restored is None or restored.declined is not None or not restored.passes:
-        raise ResultsError(f"not restored at once: {restored}", next_step="choose an engine that can")
+    if restored is not None and restored.declined is not None:
+        raise RestoreDeclined(restored.declined)
+    if restored is None or not restored.passes:
+        raise ResultsError(f"not restored at once: {restored}", next_step="report this")
 
 
 def _timed(times: dict[str, list[float]], case: dict[str, int]) -> list[Result]:

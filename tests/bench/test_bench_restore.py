@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from nexus_lab.bench import cache as cache_bench
 from nexus_lab.bench import restore
-from nexus_lab.bench.base import ResultsError
-from nexus_lab.bench.restore import measure_restore, program_with_drops
+from nexus_lab.bench.base import Result, ResultsError
+from nexus_lab.bench.restore import RestoreDeclined, measure_restore, program_with_drops
+from nexus_lab.bench.splice_grid import EngineSettings
+from nexus_lab.cache import runner
+from nexus_lab.errors import Decline
 
 if TYPE_CHECKING:
     from nexus_lab.engine import Engine
@@ -49,6 +53,24 @@ def test_an_engine_in_use_is_refused(bundled_engine: Engine):
             measure_restore(bundled_engine, **SMALL)
     finally:
         bundled_engine.release_sequence(seq)
+
+
+@pytest.mark.parametrize("feature", ["input_patches", "splice"])
+def test_an_engine_that_cannot_restore_says_why(bundled_engine: Engine, monkeypatch, feature: str):
+    monkeypatch.setattr(bundled_engine, "declines", {feature: Decline("sliding_window", "it slides")})
+    monkeypatch.setattr(cache_bench, "worker_engine", lambda _settings: bundled_engine)
+    settings = EngineSettings(model="", sha256="", n_ctx=2048)
+    (row,) = cache_bench.measure_restores(cache_bench.RestoreTask(engine=settings))
+    found = Result(**row)
+    assert (found.metric, found.case["declined_code"]) == ("restore_declined", "sliding_window")
+    assert found.case["declined"] == "it slides"
+
+
+def test_patches_that_fail_on_the_way_decline_too(bundled_engine: Engine, monkeypatch):
+    declined = Decline("patch_failed", "llama.cpp has other inputs")
+    monkeypatch.setattr(runner, "run_pass", lambda *_args, **_options: declined)
+    with pytest.raises(RestoreDeclined, match="other inputs"):
+        measure_restore(bundled_engine, **SMALL)
 
 
 def test_a_program_has_its_drops_and_repos():
