@@ -96,9 +96,9 @@ def validate(arguments: Mapping[str, Any], schema: Mapping[str, Any] | bool) -> 
     import referencing
     import referencing.exceptions
 
-    dialect = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    checker = dialect(schema, registry=referencing.Registry(), format_checker=dialect.FORMAT_CHECKER)
     try:
+        dialect = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        checker = dialect(schema, registry=referencing.Registry(), format_checker=dialect.FORMAT_CHECKER)
         errors = sorted(
             checker.iter_errors(arguments), key=lambda error: [str(part) for part in error.absolute_path]
         )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.base import GrammarPlan, ProjectionKind, SchemaUnusable
 from nexus_lab.arguments.compiler import grammar_fault, grammar_text
-from nexus_lab.arguments.project import Projector, pointer
-from nexus_lab.registry import load_jsonschema, neutralise
+from nexus_lab.arguments.project import Projector, pointer, satisfies
+from nexus_lab.registry import neutralise
 from nexus_lab.registry.schema import walk
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _restrict(used: dict[str, Any], values: Mapping[str, Sequence[Any]], project
 
 def _fits(schema: Any, value: Any, projector: Projector) -> bool:
     whole = {**schema, "$defs": projector.definitions} if isinstance(schema, dict) else schema
-    return bool(load_jsonschema().Draft202012Validator(whole).is_valid(value))
+    return satisfies(value, whole)
 
 
 def _settle(root: Mapping[str, Any], used: dict[str, Any], projector: Projector, tool: str) -> None:

@@ -106,6 +106,8 @@ def _truth(argument: Argument, truth: str, said: Said) -> dict[str, float]:
 def several(argument: Argument, said: Said) -> list[tuple[list[Any], dict[str, float]]]:
     """Return lists of the listed values with what speaks for each: those that were named, each, and all."""
     options = argument.options[:_LONGEST]
+    if not options:
+        return []
     named = [value for value in options if _all_alike(content_words(str(value)), said.now)]
     choices = [[value] for value in options] + ([named] if len(named) > 1 else [])
     if len(argument.options) <= _LONGEST:

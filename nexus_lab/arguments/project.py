@@ -7,7 +7,6 @@ model loops. References are gathered under ``$defs`` of our own naming, so that 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.base import Projection, ProjectionKind
@@ -17,7 +16,7 @@ from nexus_lab.registry import RefFault, load_jsonschema, neutralise, resolve_re
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MAX_EXTRA", "MAX_ITEMS", "Projector", "pointer"]
+__all__ = ["MAX_EXTRA", "MAX_ITEMS", "Projector", "pointer", "satisfies"]
 
 MAX_ITEMS = 16
 MAX_EXTRA = 8
@@ -149,7 +148,7 @@ class Projector:
     def bare(self, schema: Any) -> dict[str, Any]:
         """Return what is left of a subschema that no grammar holds: its type, bounded."""
         declared = schema.get("type") if isinstance(schema, dict) else None
-        kinds = [kind for kind in _listed(declared) if kind in _TYPES] or list(_SCALARS)
+        kinds = _types(declared) or list(_SCALARS)
         quiet = Projector({})
         parts = [quiet.schema({"type": kind}, "/") for kind in kinds]
         return parts[0] if len(parts) == 1 else {"anyOf": parts}
@@ -176,12 +175,12 @@ class Projector:
         for keyword in (*_LISTS, "$ref"):
             if keyword in schema:
                 self.note(path, keyword, _DROPPED, "the listed values stand alone")
-        return {"enum": [value for value in values if _satisfies(value, beside)]}
+        return {"enum": [value for value in values if satisfies(value, beside)]}
 
     def _type(self, schema: Mapping[str, Any], path: str, *, loose: bool) -> tuple[dict[str, Any], set[str]]:
         """Return the type as used, and the types whose keywords are to be read."""
         declared = schema.get("type")
-        known = [kind for kind in _listed(declared) if kind in _TYPES]
+        known = _types(declared)
         if known:
             return {"type": known[0] if len(known) == 1 else known}, set(known)
         if declared is not None:
@@ -308,6 +307,10 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
+def _types(declared: Any) -> list[str]:
+    return [kind for kind in _listed(declared) if isinstance(kind, str) and kind in _TYPES]
+
+
 def _says_nothing(keyword: str, value: Any) -> bool:
     """Whether a keyword holds for every value, so that leaving it out loses nothing."""
     if keyword == "propertyNames":
@@ -317,9 +320,9 @@ def _says_nothing(keyword: str, value: Any) -> bool:
     return keyword in ("unevaluatedItems", "unevaluatedProperties") and value is True
 
 
-def _satisfies(value: Any, schema: Mapping[str, Any]) -> bool:
-    jsonschema = load_jsonschema()
+def satisfies(value: Any, schema: Mapping[str, Any] | bool) -> bool:  # noqa: FBT001
+    """Whether `schema` admits `value`; one that cannot be applied admits all."""
     try:
-        return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
-    except (jsonschema.exceptions.UnknownType, TypeError, ValueError, AttributeError, re.error):
+        return bool(load_jsonschema().Draft202012Validator(schema).is_valid(value))
+    except Exception:  # noqa: BLE001 - a schema that cannot be applied is told of when the call is checked
         return True

@@ -104,6 +104,8 @@ def test_untrusted_values_cannot_move_the_cursor():
         {"properties": {"a": {"$ref": "https://example.com/schema.json"}}},
         {"properties": {"a": {"pattern": "["}}},
         {"$ref": "#"},
+        {"$schema": 5},
+        {"$schema": ["a"]},
     ],
 )
 def test_a_schema_that_cannot_be_applied_is_a_typed_error(schema: Any, monkeypatch: pytest.MonkeyPatch):

@@ -183,6 +183,21 @@ def test_the_plan_of_a_call_allows_only_what_was_said():
     assert not accepts(plan, '{"owner":"acme","repo":"webshop","state":"OPEN","perPage":10}')
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": r"^\p{L}+$"},
+        {"type": "array", "items": {"enum": []}},
+        {"type": {"a": 1}},
+        {"type": [{"a": 1}]},
+        {"anyOf": [{"type": {"a": 1}}]},
+    ],
+)
+def test_a_schema_that_cannot_be_applied_still_has_a_plan(schema: dict[str, Any]):
+    plan = plan_call(ToolSpec("rename", "", {"properties": {"name": schema}}), "Name it alpha")
+    assert plan.schema_used["properties"].keys() == {"name"}
+
+
 def test_what_nothing_was_said_for_is_left_to_the_model():
     spec = tool(("mood",), mood={"type": "object", "properties": {"x": TEXT}})
     plan = plan_call(spec, "Do it")
