@@ -15,7 +15,7 @@ from nexus_lab.bench.trajectories import TrajectoryError
 from nexus_lab.cache import make_policy
 from nexus_lab.cache.costs import CostMeter
 from nexus_lab.cache.dry import DryRunner
-from nexus_lab.engine import Engine
+from nexus_lab.engine import ContextFull, Engine
 from nexus_lab.errors import Decline
 from nexus_lab.splice import SYSTEM_PROMPT
 
@@ -42,6 +42,8 @@ __all__ = [
 _CHUNK = 64
 PAST_TRAINING = "positions_past_training"
 """Code of the decline of a conversation that the policy cannot keep within the trained positions."""
+CONTEXT_FULL = "context_full"
+"""Code of the decline of a conversation for which the cells are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ def _replayed(
             declined = run.turn(conversation, meter, turn)
             if declined is not None:
                 break
+    except ContextFull as error:
+        declined = run.no_room(error)
     finally:
         conversation.close()
     return {
@@ -285,6 +289,14 @@ class _Run:
             PAST_TRAINING,
             f"turn {len(self.turn_s) + 1} reaches position {wanted}, and the model was trained on {trained}",
             "a policy that drops and re-packs positions can go on",
+        )
+
+    def no_room(self, error: ContextFull) -> Decline:
+        """Return the decline of a conversation that has outgrown the cells."""
+        return Decline(
+            CONTEXT_FULL,
+            f"turn {len(self.turn_s) + 1}: {error.problem}",
+            "a policy that keeps less, or asks the model less, can go on",
         )
 
     def facts(self) -> dict[str, Any]:

@@ -11,12 +11,19 @@ import pytest
 from nexus_lab.bench import CacheSweep, cache_sweep
 from nexus_lab.bench import cache as cache_bench
 from nexus_lab.bench.base import Result, ResultFile, ResultsError
-from nexus_lab.bench.cache_replay import PAST_TRAINING, count, negative_log_likelihood, replay, turns_of
+from nexus_lab.bench.cache_replay import (
+    CONTEXT_FULL,
+    PAST_TRAINING,
+    count,
+    negative_log_likelihood,
+    replay,
+    turns_of,
+)
 from nexus_lab.bench.sweep import JOURNAL, SweepError
 from nexus_lab.bench.trajectories import Trajectory, TrajectoryError
 from nexus_lab.cache import RunnerError
 from nexus_lab.cache.costs import CostMeter, Costs, CostsError, Prices
-from nexus_lab.engine import DecodeCall
+from nexus_lab.engine import DecodeCall, Engine
 
 FIND = {"name": "find", "arguments": {"to": "Milan"}}
 
@@ -230,6 +237,25 @@ def test_a_conversation_past_the_trained_positions_goes_on_under_repos_only(bund
     assert going["declined"] is None
     assert len(going["turn_s"]) == 3
     assert bundled_engine.used_cells() == 0
+
+
+@pytest.mark.model
+def test_a_conversation_without_room_is_declined_at_the_turn():
+    n_ctx = 256
+    said = message("assistant", "Milan has " + "flights, " * 40)
+    long = Trajectory(
+        "long", (*TALK.messages[:2], said, *TALK.messages[1:2], said, *TALK.messages[1:2], said)
+    )
+    system = Trajectory("system", (message("system", "Book flights. " * 200), *TALK.messages[1:]))
+    with Engine.load("bundled", n_ctx=n_ctx, threads=1) as engine:
+        row, at_once = (replay(engine, talk, "full") for talk in (long, system))
+        assert engine.used_cells() == 0
+    assert (row["declined_code"], at_once["declined_code"]) == (CONTEXT_FULL, CONTEXT_FULL)
+    assert 1 <= len(row["turn_s"]) < 3
+    assert row["declined"].startswith(f"turn {len(row['turn_s']) + 1}: ")
+    assert at_once["turn_s"] == []
+    whole = CacheSweep({"threads": 1}, [{"policy": "full", **found} for found in (row, at_once)])
+    assert whole.figure_of("declined", "full").value == 2
 
 
 def test_nothing_to_replay_is_refused():
