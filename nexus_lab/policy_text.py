@@ -136,6 +136,11 @@ class PolicySpec:
         ]
         return f"{self.name}({','.join(told)})" if told else self.name
 
+    @property
+    def code(self) -> str | None:
+        """What it imports and calls that is not of this package, as file or module and function."""
+        return str(self.options.get("function", "")) if self.name == "python" else None
+
 
 def _count(name: str, default: int, about: str, *, low: int = 0, high: int = 8) -> Knob:
     return Knob(name=name, kind=KnobKind.COUNT, default=default, about=about, low=low, high=high)

@@ -43,6 +43,7 @@ def run(
     """Ask an agent over your own MCP servers; only the servers that you name are started."""
     from nexus_lab.agent import Agent
     from nexus_lab.engine import Engine
+    from nexus_lab.policy_text import parse_policy
     from nexus_lab.registry import connect
     from nexus_lab.settings import load_profile
     from nexus_lab.trace import SessionRecorder
@@ -50,6 +51,9 @@ def run(
     settings = load_profile(profile)
     if policy is not None:
         settings = settings.changed(policy=policy)
+    code = parse_policy(settings.policy).code
+    if policy is None and code is not None:
+        console.print(plain(f"profile {profile}: its cache policy imports and runs {code}"))
     chosen = _chosen(servers, start or [], command or [])
     with ExitStack() as stack:
         tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nexus_lab.agent import Event, EventKind
 from nexus_lab.lab.approval import Approval
 from nexus_lab.lab.crew import NotReady
+from nexus_lab.lab.fork import refuse_code
 from nexus_lab.lab.fragments import fragment
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.provenance import sources_of
@@ -290,10 +291,17 @@ class AgentPanel(Panel):
 
     @instant
     def apply(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Change settings of the next turn; all of them or none."""
+        """Change settings of the next turn; all of them or none.
+
+        Raises
+        ------
+        BadRequest, SettingsError
+            When there is no such setting or value, or the policy is code that the profile does not name.
+        """
         unknown = sorted(set(settings) - {*_SETTINGS, "ask_before"})
         if unknown:
             raise BadRequest(f"no setting {unknown[0]!r}", next_step=f"choose of {', '.join(_SETTINGS)}")
+        refuse_code(settings, self.desk.profile)
         self.desk.change_profile(**settings)
         return self.settings
 

@@ -21,6 +21,7 @@ from nexus_lab.lab.sources import Sources
 from nexus_lab.lab.views import Pump
 from nexus_lab.lab.wire import Lane, UnknownMethod, call, handling_of, methods_of, to_json
 from nexus_lab.paths import home
+from nexus_lab.policy_text import parse_policy
 from nexus_lab.registry import neutralise
 from nexus_lab.settings import Profile, load_profile
 
@@ -133,6 +134,8 @@ class Desk:
         self._make_panels()
         _open.add(self)
         self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
+        if isinstance(profile, str) and (code := parse_policy(self.profile.policy).code) is not None:
+            self.bar.tell("warn", f"The cache policy of profile {profile} imports and runs {code}.")
 
     def __repr__(self) -> str:
         notice = self.bar.part()["notice"]

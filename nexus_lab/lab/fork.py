@@ -16,6 +16,8 @@ from nexus_lab.agent.conversation import Mark
 from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.cache.ops import ranges_of
 from nexus_lab.errors import NexusError
+from nexus_lab.policy_text import PolicyTextError, parse_policy
+from nexus_lab.settings import SettingsError
 from nexus_lab.trace.text import plural
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache import CacheProgram
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.driver import Ticket
+    from nexus_lab.settings import Profile
 
 __all__ = [
     "Fork",
@@ -37,6 +40,7 @@ __all__ = [
     "fork",
     "fork_points",
     "profile_changes",
+    "refuse_code",
 ]
 
 
@@ -148,8 +152,41 @@ class TurnLog:
             self._points.append(TurnPoint(number, request, said, conversation.mark(), len(agent.history)))
 
 
-def profile_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a view as those of a profile; ``rolling_drop_repos`` is a policy and a switch."""
+def refuse_code(settings: Mapping[str, Any], profile: Profile) -> None:
+    """Refuse a policy that imports code, unless it is what the profile names anyway.
+
+    Settings of a view may come from a recorded run, and the next turn would run what they name.
+
+    Raises
+    ------
+    SettingsError
+        When it is another.
+    """
+    try:
+        asked, own = parse_policy(str(settings.get("policy"))), parse_policy(profile.policy)
+    except PolicyTextError:
+        return  # whoever changes the profile says what is wrong with it
+    if asked.code is not None and asked != own:
+        raise SettingsError(
+            f"a view cannot choose {asked.text}, which runs code",
+            next_step="open the workbench with a profile that names it, or choose another policy",
+        )
+
+
+def profile_changes(settings: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
+    """Return settings of a view as those of a profile; ``rolling_drop_repos`` is a policy and a switch.
+
+    Parameters
+    ----------
+    profile
+        The profile that they are to change.
+
+    Raises
+    ------
+    SettingsError
+        When they name code that the profile does not; see `refuse_code`.
+    """
+    refuse_code(settings, profile)
     changes = {name: value for name, value in settings.items() if value is not None or name == "tau"}
     policy = changes.get("policy")
     if policy == "rolling_drop_repos":
@@ -190,7 +227,7 @@ def fork(desk: Desk, log: TurnLog, at: int, settings: Mapping[str, Any]) -> Fork
     timeline = conversation.runner.timeline
     if not 0 <= at <= len(timeline):
         raise ForkError(f"there is no operation {at}", next_step=f"choose 0 to {len(timeline)}")
-    changes = profile_changes(settings)
+    changes = profile_changes(settings, desk.profile)
     ask_before = changes.pop("ask_before", desk.ask_before)
     profile = desk.profile.changed(**changes)  # complains before anything is touched
     points = log.points(conversation)

@@ -274,7 +274,7 @@ class SessionPanel(Panel):
         if desk.agent is None:
             raise NotReady(desk.missing or "there is no agent", next_step="see Models and Registry")
         requests = self._requests(run)
-        changes = profile_changes(settings)
+        changes = profile_changes(settings, desk.profile)
         ask_before = changes.pop("ask_before", desk.ask_before)
         desk.change_profile(**changes, ask_before=ask_before)
         desk.agent.profile = desk.profile

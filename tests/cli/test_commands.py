@@ -13,6 +13,7 @@ from nexus_lab.cli import main
 from nexus_lab.cli._output import plain
 from nexus_lab.cli.run import _approve
 from nexus_lab.registry import ToolSpec
+from nexus_lab.settings import Profile, save_profile
 
 
 def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -98,6 +99,14 @@ def test_a_profile_can_be_changed_and_shown(tmp_path):
     shown = run("profile", "show", "deep", NEXUS_LAB_HOME=home).stdout
     assert "0.02" in shown
     assert run("profile", "list", NEXUS_LAB_HOME=home).stdout.split() == ["deep"]
+
+
+def test_what_the_policy_of_a_profile_imports_is_told_before_it_is(nexus_home):
+    code = "policies.py:mine"
+    save_profile(Profile(name="mine", policy=f"python(function={code})"))
+    done = run("run", "hello", "--profile", "mine", NEXUS_LAB_HOME=str(nexus_home))
+    assert f"profile mine: its cache policy imports and runs {code}" in done.stdout + done.stderr
+    assert "no server to start" in done.stderr  # and nothing has been imported
 
 
 @pytest.mark.model
