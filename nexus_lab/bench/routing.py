@@ -281,7 +281,7 @@ def _as_read(router: Router, query: str, stage: StageScores, context: Sequence[A
     if stage.named:
         return ranking.order
     logits = router.read(query, stage, context)
-    return np.asarray(reread(stage, ranking, logits, router.calibration.reader_weight), np.intp)
+    return np.asarray(reread(stage, ranking, logits, router.reader_weight), np.intp)
 
 
 def _without_tool(router: Router, plan: _Plan) -> list[tuple[str, RoutingDecision]]:

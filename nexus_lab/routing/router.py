@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry import Registry, load_registry, repair_text
 from nexus_lab.routing.base import Candidate, RoutingDecision, RoutingError, View, ViewKind
-from nexus_lab.routing.calibration import RouterCalibration, load_calibration
+from nexus_lab.routing.calibration import READER_WEIGHT, RouterCalibration, load_calibration
 from nexus_lab.routing.deciding import Course, Rules, read_candidates, settle
 from nexus_lab.routing.gate import rank
 from nexus_lab.routing.scoring import SCORING, Scorer, StageScores
@@ -155,6 +155,12 @@ class Router:
         return self.calibration.gate.tau if self._tau is None else self._tau
 
     @property
+    def reader_weight(self) -> float:
+        """What one unit of the cross-encoder's score adds to a fused score; calibrated for its own only."""
+        calibration = self.calibration
+        return calibration.reader_weight if self._knows_reader(calibration) else READER_WEIGHT
+
+    @property
     def threshold(self) -> float:
         """The least score of a tool that fits."""
         if self._threshold is not None:
@@ -290,16 +296,18 @@ class Router:
         calibration = warm.calibration
         given = self._threshold is not None
         ours = warm.calibrated_by != _FOREIGN and not given
-        reader = warm.reader
-        read = ours and reader is not None and calibration.reader == getattr(reader, "fingerprint", None)
+        read = ours and warm.reader is not None and self._knows_reader(calibration)
         return Rules(
             tau=tau,
             threshold=self.threshold,
             no_tool=calibration.no_tool if ours else None,
             no_tool_read=calibration.no_tool_read if read else None,
-            reader=reader,
-            reader_weight=calibration.reader_weight,
+            reader=warm.reader,
+            reader_weight=self.reader_weight,
         )
+
+    def _knows_reader(self, calibration: RouterCalibration) -> bool:
+        return calibration.reader == getattr(self.cross_encoder, "fingerprint", None)
 
     def _candidate(self, stage: StageScores, course: Course, place: int) -> Candidate:
         name = stage.names[place]

@@ -12,6 +12,7 @@ from routing_tools import WordEmbedder, tool
 
 from nexus_lab.registry import Registry, ToolNotFound
 from nexus_lab.routing import Outcome, Router, RoutingError, ViewKind
+from nexus_lab.routing.calibration import READER_WEIGHT
 from nexus_lab.routing.scoring import LEXICAL_WEIGHT
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ class LongestName:
 
     def score(self, request: str, documents: Sequence[str]) -> NDArray[np.float32]:  # noqa: ARG002
         return np.asarray([len(document) for document in documents], np.float32)
+
+
+class FavoursDownloads:
+    """A cross-encoder whose lead of 20 counts more than any lead of the scores, or hardly at all."""
+
+    name = "downloads"
+    fingerprint: str | None = "downloads-1"
+
+    def score(self, request: str, documents: Sequence[str]) -> NDArray[np.float32]:  # noqa: ARG002
+        return np.asarray([20.0 * ("Download" in document) for document in documents], np.float32)
 
 
 def test_a_clear_request_is_decided_by_its_margin(router: Router):
@@ -77,6 +88,16 @@ def test_a_narrow_margin_goes_to_the_cross_encoder(registry: Registry, words: Wo
     scores = [candidate.cross_encoder for candidate in decision.candidates]
     assert scores == sorted(scores, reverse=True)
     assert len(decision.candidates) == 2
+
+
+def test_a_cross_encoder_has_the_weight_that_it_was_calibrated_for(registry: Registry, words: WordEmbedder):
+    reader = FavoursDownloads()
+    router = Router(registry, words, tau=10.0, threshold=0.0, cross_encoder=reader)
+    assert router.reader_weight == READER_WEIGHT != router.calibration.reader_weight
+    assert router.route("List the open issues").tool == "fetch"
+    reader.fingerprint = router.calibration.reader
+    assert router.reader_weight == router.calibration.reader_weight
+    assert router.route("List the open issues").tool == "list_issues"
 
 
 def test_the_margin_may_equal_tau(registry: Registry, words: WordEmbedder):
