@@ -20,6 +20,7 @@ from nexus_lab.bench.base import Result, ResultFile, ResultsError
 from nexus_lab.bench.cache_replay import turns_of
 from nexus_lab.bench.clusters import cluster_ratio
 from nexus_lab.cache import make_policy
+from nexus_lab.engine import ContextFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,8 +74,8 @@ def study_attention(
     Parameters
     ----------
     engine
-        Loaded without flash attention, with cells for the longest conversation; where one does not fit the
-        positions that the model was trained on, its later turns are left out.
+        Loaded without flash attention, with cells for the longest conversation; where one does not fit them,
+        or the positions that the model was trained on, its later turns are left out.
     policy
         Cache policy while they are replayed.
     layers
@@ -145,6 +146,8 @@ def _studied(
             common = {"trajectory": trajectory.name, "turn": number}
             for row in _rows(conversation, capture):
                 yield {**common, **row}
+    except ContextFull:
+        return
     finally:
         conversation.close()
 

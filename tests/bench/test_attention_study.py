@@ -8,6 +8,7 @@ import pytest
 from nexus_lab.bench.attention import AttentionStudy, age_bucket, study_attention
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.trajectories import Trajectory
+from nexus_lab.engine import Engine
 
 
 def test_ages_fall_into_buckets():
@@ -72,3 +73,13 @@ def test_the_attention_of_each_turn_is_shared_out(bundled_engine, policy):
 def test_nothing_to_study_is_refused(bundled_engine):
     with pytest.raises(ResultsError):
         study_attention(bundled_engine, [])
+
+
+@pytest.mark.model
+def test_turns_without_room_are_left_out():
+    hello = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello to you."})
+    short = Trajectory("short", hello)
+    long = Trajectory("long", ({"role": "system", "content": "Book flights. " * 200}, *hello))
+    with Engine.load("bundled", n_ctx=256, threads=1) as engine:
+        study = study_attention(engine, [long, short], layers=[0], n_queries=4)
+    assert set(study.to_frame()["trajectory"]) == {"short"}
