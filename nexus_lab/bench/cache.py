@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from nexus_lab.bench.splice_grid import EngineSettings
 from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
 from nexus_lab.bench.trajectories import Trajectory, read_trajectories
 from nexus_lab.bench.worker import worker_engine
-from nexus_lab.cache import make_policy
+from nexus_lab.cache import FunctionPolicy, make_policy
 from nexus_lab.engine import Engine, cap_threads, library_versions
 from nexus_lab.paths import atomic_write, cache_dir
 from nexus_lab.policy_text import PolicySpec, parse_policies
@@ -63,7 +64,7 @@ class CacheTask:
     n_turns
         Only the first so many replies; None for all.
     source
-        Digest of the file of a policy that is a function; empty for others.
+        Digest of the files of a policy that is a function; empty for others.
     dry
         Count only, without running the model.
     """
@@ -278,10 +279,21 @@ def policy_tasks(
 
 
 def _source(spec: PolicySpec) -> str:
-    """Try the policy out, and return the digest of its file where it has one."""
-    make_policy(spec)
-    path = Path(str(spec.options.get("function", "")).rpartition(":")[0])
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" else ""
+    """Try the policy out, and return the digest of its files where it is a function of the user's."""
+    made = make_policy(spec)
+    if not isinstance(made, FunctionPolicy):
+        return ""
+    place = str(spec.options["function"]).rpartition(":")[0]
+    named = place if place.endswith(".py") else _file_of(place)
+    own = _file_of(getattr(made.function, "__module__", None))  # often the same
+    files = dict.fromkeys(Path(file).resolve() for file in (named, own))
+    texts = [file.read_bytes() for file in files if file.is_file()]
+    return hashlib.sha256(b"".join(texts)).hexdigest() if texts else ""
+
+
+def _file_of(module: str | None) -> str:
+    """Return the file of a module that has been imported; empty for one that is built in."""
+    return str(getattr(sys.modules.get(module or ""), "__file__", None) or "")
 
 
 def _digest(tasks: Sequence[CacheTask]) -> str:

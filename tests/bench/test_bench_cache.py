@@ -11,6 +11,7 @@ import pytest
 from nexus_lab.bench import CacheSweep, cache_sweep
 from nexus_lab.bench import cache as cache_bench
 from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.bench.cache import policy_tasks
 from nexus_lab.bench.cache_replay import (
     CONTEXT_FULL,
     PAST_TRAINING,
@@ -24,6 +25,7 @@ from nexus_lab.bench.trajectories import Trajectory, TrajectoryError
 from nexus_lab.cache import RunnerError
 from nexus_lab.cache.costs import CostMeter, Costs, CostsError, Prices
 from nexus_lab.engine import DecodeCall, Engine
+from nexus_lab.policy_text import PolicySpec
 
 FIND = {"name": "find", "arguments": {"to": "Milan"}}
 
@@ -256,6 +258,26 @@ def test_a_conversation_without_room_is_declined_at_the_turn():
     assert at_once["turn_s"] == []
     whole = CacheSweep({"threads": 1}, [{"policy": "full", **found} for found in (row, at_once)])
     assert whole.figure_of("declined", "full").value == 2
+
+
+def test_an_edited_function_is_measured_anew(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "policy_that_is_edited.py"
+    (tmp_path / "policy_named_here.py").write_text(f"from {path.stem} import decide")
+    engine = cache_bench.EngineSettings(model="", sha256="", n_ctx=512)
+
+    def key(place):
+        (task,) = policy_tasks(engine, [TALK], [PolicySpec("python", {"function": f"{place}:decide"})], None)
+        return task.key
+
+    for place in (str(path), path.stem, "policy_named_here"):
+        keys = []
+        for text in ("def decide(moment): ...", "def decide(moment): return []", "def decide(moment): ..."):
+            path.write_text(text)
+            keys.append(key(place))
+        assert keys[0] == keys[2] != keys[1], place
+    built_in = PolicySpec("python", {"function": "sys:getsizeof"})  # of no file
+    assert policy_tasks(engine, [TALK], [built_in], None)[0].source == ""
 
 
 def test_nothing_to_replay_is_refused():
