@@ -1,8 +1,8 @@
 """Weights that come with the package: int8, without the token embeddings, which are the bundled model's.
 
 A matrix is kept as int8 with one float32 scale for each row (symmetric: the largest magnitude of a row is
-127); vectors are kept as float16. A card beside the file says what they were trained on and by which
-command, and holds the SHA-256 that the file is checked against.
+127); vectors are kept as float16. A card beside the file names it, says what they were trained on and by
+which command, and holds the SHA-256 that the file is checked against.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ __all__ = [
 
 _SCALE = ".scale"
 _LEVELS = 127
+_SHOWN = 12
 
 
 class WeightsError(RoutingError):
@@ -46,7 +47,7 @@ class WeightsError(RoutingError):
 
 def weights_folder(name: str) -> Any:
     """Return where the weights called `name` are: the user's own, if there are any, else the package's."""
-    own = home() / "gate" / f"{name}.safetensors"
+    own = home() / "gate" / f"{name}.json"
     return own.parent if own.is_file() else files("nexus_lab.routing").joinpath("weights")
 
 
@@ -76,14 +77,21 @@ def unpack(packed: Arrays) -> dict[str, NDArray[np.float32]]:
 
 
 def write_weights(folder: Path, name: str, arrays: Arrays, card: Mapping[str, Any]) -> Path:
-    """Write ``<name>.safetensors`` and its card to `folder`; the card last, so that a pair always agrees."""
+    """Write weights to `folder`, and then the card that names their file: only with it do they count.
+
+    A kill before that leaves the old weights in use; files that no card names go with the next write.
+    """
     from safetensors.numpy import save
 
     data = save(pack(arrays))
-    path = folder / f"{name}.safetensors"
+    digest = hashlib.sha256(data).hexdigest()
+    path = folder / f"{name}-{digest[:_SHOWN]}.safetensors"
     atomic_write(path, data)
-    told = {**card, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    told = {**card, "file": path.name, "sha256": digest, "bytes": len(data)}
     atomic_write(folder / f"{name}.json", (json.dumps(told, indent=1) + "\n").encode())
+    for old in (folder / f"{name}.safetensors", *folder.glob(f"{name}-{_SHOWN * '[0-9a-f]'}.safetensors")):
+        if old != path:
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -95,7 +103,7 @@ def read_card(folder: Any, name: str) -> dict[str, Any]:
         raise _unusable(name, str(error)) from error
     if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
         raise _unusable(name, "its card says no SHA-256")
-    return card
+    return {"file": f"{name}.safetensors", **card}
 
 
 def read_weights(folder: Any, name: str) -> dict[str, NDArray[np.float32]]:
@@ -111,8 +119,8 @@ def read_weights(folder: Any, name: str) -> dict[str, NDArray[np.float32]]:
 
     card = read_card(folder, name)
     try:
-        data = folder.joinpath(f"{name}.safetensors").read_bytes()
-    except OSError as error:
+        data = folder.joinpath(str(card["file"])).read_bytes()
+    except (OSError, ValueError) as error:
         raise _unusable(name, str(error)) from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != card["sha256"]:

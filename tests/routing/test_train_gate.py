@@ -99,8 +99,8 @@ def test_training_writes_weights_that_the_next_router_reads(nexus_home: Path, re
         command="test",
         on_progress=lambda _what, done: told.append(done),
     )
-    assert trained.path == nexus_home / "data" / "gate" / "reader.safetensors"
     card = read_card(weights_folder("reader"), "reader")
+    assert trained.path == nexus_home / "data" / "gate" / card["file"]
     assert card["learned_from"][0]["requests"] == 6
     assert card["learned_from"][0]["without_tool"] == 1
     assert told == sorted(told)

@@ -72,6 +72,34 @@ def test_the_users_own_weights_come_first(nexus_home: Path, arrays: dict[str, np
     assert weights.weights_folder("reader") == own
 
 
+def test_a_kill_between_weights_and_card_leaves_the_old_ones_in_use(
+    nexus_home: Path, arrays: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+):
+    own = nexus_home / "data" / "gate"
+    newer = {name: values + 1 for name, values in arrays.items()}
+    write = weights.atomic_write
+
+    def killed_before_the_card(path: Path, data: bytes) -> None:
+        if path.suffix == ".json":
+            raise KeyboardInterrupt
+        write(path, data)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(weights, "atomic_write", killed_before_the_card)
+        with pytest.raises(KeyboardInterrupt):
+            write_weights(own, "reader", arrays, {})
+    assert weights.weights_folder("reader") == files("nexus_lab.routing").joinpath("weights")
+    write_weights(own, "reader", arrays, {})
+    with monkeypatch.context() as killed:
+        killed.setattr(weights, "atomic_write", killed_before_the_card)
+        with pytest.raises(KeyboardInterrupt):
+            write_weights(own, "reader", newer, {})
+    kept = read_weights(weights.weights_folder("reader"), "reader")
+    np.testing.assert_array_equal(kept["layer.weight"], unpack(pack(arrays))["layer.weight"])
+    path = write_weights(own, "reader", arrays, {"command": "again"})
+    assert {file.name for file in own.iterdir()} == {"reader.json", path.name}
+
+
 def test_weights_of_another_model_do_not_fit():
     import torch
 
