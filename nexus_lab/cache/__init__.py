@@ -21,7 +21,7 @@ from nexus_lab.cache.base import (
     StartKind,
     TextMessage,
 )
-from nexus_lab.cache.disk import DEFAULT_DISK_BYTES, DiskInUse, SnapshotDisk
+from nexus_lab.cache.disk import DEFAULT_DISK_BYTES, DiskInUse, DiskUnusable, SnapshotDisk
 from nexus_lab.cache.make_policy import FunctionPolicy, make_policy
 from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, ProgramError, Repair, Repos, Splice
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
@@ -48,6 +48,7 @@ __all__ = [
     "DecodeBatch",
     "DecodeKind",
     "DiskInUse",
+    "DiskUnusable",
     "Drop",
     "Edit",
     "FullPolicy",

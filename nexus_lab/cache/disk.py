@@ -12,6 +12,8 @@ import hashlib
 import io
 import logging
 import os
+import zipfile
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     Builder = Callable[[BuddyArena], SequenceState]
 
-__all__ = ["DEFAULT_DISK_BYTES", "DiskInUse", "SnapshotDisk"]
+__all__ = ["DEFAULT_DISK_BYTES", "DiskInUse", "DiskUnusable", "SnapshotDisk"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,10 +50,16 @@ DEFAULT_DISK_BYTES = 2 * 2**30
 _DIGEST = 32
 _KINDS = tuple(DecodeKind)
 _COUNTS = ("written", "read", "refused", "corrupt", "evicted", "orphans")
+# What reading a file of another version, whose hash agrees all the same, can fail with.
+_FOREIGN = (NexusError, LookupError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 class DiskInUse(NexusError):
     """Another process keeps its snapshots in that folder."""
+
+
+class DiskUnusable(NexusError):
+    """The folder cannot be made, read or locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +85,26 @@ class SnapshotDisk:
     ------
     DiskInUse
         When another process has the folder.
+    DiskUnusable
+        When it cannot be made, read or locked.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_DISK_BYTES) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
         self._counts = dict.fromkeys(_COUNTS, 0)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder)
         self._kept: dict[str, _Kept] = {}
         self._row_bytes: dict[str, int] = {}
-        self._take_over()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(folder)
+            with _closed_on_failure(self._lock):
+                self._take_over()
+        except OSError as error:
+            raise DiskUnusable(
+                f"{shown_path(folder)} cannot hold snapshots: {error.strerror or error}",
+                next_step="make it a folder that can be read and written, or name another",
+            ) from error
 
     @classmethod
     def for_engine(cls, engine: Engine, *, max_bytes: int = DEFAULT_DISK_BYTES) -> SnapshotDisk:
@@ -177,18 +194,24 @@ class SnapshotDisk:
             bad = [name for name, item in zip(kept.rows, rows, strict=True) if item is None]
             self._lose(program_id, bad)
             return None
-        chunks = adopt([_builder(item) for item in rows if item is not None])
-        if chunks is None:
+        try:
+            chunks = adopt([_builder(item) for item in rows if item is not None])
+            snapshot = None if chunks is None else _unpacked(index, tuple(chunks))
+        except _FOREIGN:
+            self._lose(program_id, [])
+            return None
+        if snapshot is None:
             return None
         self._kept[program_id] = self._kept.pop(program_id)  # used last
-        os.utime(self._index_file(program_id))
+        with suppress(OSError):  # a later process then takes it for one used longer ago
+            os.utime(self._index_file(program_id))
         self._counts["read"] += 1
-        return _unpacked(index, tuple(chunks))
+        return snapshot
 
     def remove(self, program_id: str) -> None:
         """Delete a snapshot, and the rows that no other needs."""
         if self._kept.pop(program_id, None) is not None:
-            self._index_file(program_id).unlink(missing_ok=True)
+            _delete(self._index_file(program_id))
             self._sweep()
 
     def counters(self) -> dict[str, int]:
@@ -207,19 +230,14 @@ class SnapshotDisk:
     def _take_over(self) -> None:
         """Read what is there; what a killed process was writing, and what nobody needs, is deleted."""
         for path in self.folder.glob(".*.*"):
-            path.unlink(missing_ok=True)
-        self._row_bytes = {path.stem: path.stat().st_size for path in self.folder.glob("*.rows")}
-        for path in sorted(self.folder.glob("*.snapshot"), key=lambda item: item.stat().st_mtime_ns):
-            index = _checked(path)
-            if index is None:
-                path.unlink(missing_ok=True)
-                self._counts["corrupt"] += 1
-                continue
-            program, rows = _header(index)
-            if program.id == path.stem and all(name in self._row_bytes for name in rows):
-                self._kept[program.id] = _Kept(program, rows, path.stat().st_size)
+            _delete(path)
+        self._row_bytes = {path.stem: path.lstat().st_size for path in self.folder.glob("*.rows")}
+        for path in sorted(self.folder.glob("*.snapshot"), key=lambda item: item.lstat().st_mtime_ns):
+            kept = _kept(path)
+            if kept is not None and all(name in self._row_bytes for name in kept.rows):
+                self._kept[kept.program.id] = kept
             else:
-                path.unlink(missing_ok=True)
+                _delete(path)
                 self._counts["corrupt"] += 1
         self._counts["orphans"] = self._sweep()
         while self.n_bytes > self.max_bytes:
@@ -243,7 +261,7 @@ class SnapshotDisk:
         needed = {name for item in self._kept.values() for name in item.rows}
         orphans = [name for name in self._row_bytes if name not in needed]
         for name in orphans:
-            self._rows_file(name).unlink(missing_ok=True)
+            _delete(self._rows_file(name))
             del self._row_bytes[name]
         return len(orphans)
 
@@ -258,15 +276,44 @@ class SnapshotDisk:
 
 def _locked(folder: Path) -> IO[bytes]:
     handle = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise DiskInUse(
-            f"another process keeps its snapshots in {shown_path(folder)}",
-            next_step="end it, or name another folder",
-        ) from error
+    with _closed_on_failure(handle):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DiskInUse(
+                f"another process keeps its snapshots in {shown_path(folder)}",
+                next_step="end it, or name another folder",
+            ) from error
     return handle
+
+
+@contextmanager
+def _closed_on_failure(handle: IO[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        handle.close()
+        raise
+
+
+def _delete(path: Path) -> None:
+    """Delete a file; one that cannot be deleted stands in nobody's way, and the next process tries again."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _LOG.warning("%s cannot be deleted: %s", shown_path(path), error)
+
+
+def _kept(path: Path) -> _Kept | None:
+    """Return what an index file says; None when it is damaged, of another version, or another program's."""
+    index = _checked(path)
+    if index is None:
+        return None
+    try:
+        program, rows = _header(index)
+    except _FOREIGN:
+        return None
+    return _Kept(program, rows, path.stat().st_size) if program.id == path.stem else None
 
 
 def _buffer(chunk: RowChunk) -> NDArray[np.uint8]:
@@ -297,15 +344,18 @@ def _rows(path: Path, name: str) -> NDArray[np.uint8] | None:
 
 
 def _checked(path: Path) -> dict[str, NDArray[Any]] | None:
-    """Read an index file; None when its hash does not agree."""
+    """Read an index file; None when its hash does not agree, or it is no archive of arrays."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
     if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
         return None
-    with np.load(io.BytesIO(data[_DIGEST:]), allow_pickle=False) as arrays:
-        return dict(arrays)
+    try:
+        with np.load(io.BytesIO(data[_DIGEST:]), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except _FOREIGN:
+        return None
 
 
 def _packed(snapshot: Snapshot, names: tuple[str, ...]) -> bytes:

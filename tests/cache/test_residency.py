@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from nexus_lab.cache import (
     Append,
     CacheProgram,
     DiskInUse,
+    DiskUnusable,
     Drop,
     SequencePool,
     Snapshot,
@@ -220,6 +223,62 @@ def test_a_flipped_byte_is_found_and_the_state_computed_again(kind, words, make_
         assert program.id in second.store  # as computed again, in memory
         assert program.id not in disk
         second.store.check_integrity()
+
+
+def foreign(path: Path, **changes: bytes | None) -> None:
+    """Write an index anew, with some arrays changed or left out, and a hash that agrees."""
+    with np.load(io.BytesIO(path.read_bytes()[32:])) as arrays:
+        found = {name: arrays[name] for name in arrays if changes.get(name, b"") is not None}
+    found |= {name: np.frombuffer(data, np.uint8) for name, data in changes.items() if data is not None}
+    file = io.BytesIO()
+    np.savez(file, **found)
+    path.write_bytes(hashlib.sha256(file.getvalue()).digest() + file.getvalue())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"program": b'{"version": 99}'}, {"program": b"\xff"}, {"names": None}, {"schedule": None}, None],
+)
+def test_a_file_of_another_version_is_lost_and_nothing_else(changes, template: SequenceState, tmp_path: Path):
+    with SnapshotDisk(tmp_path) as disk:
+        store, maker = store_of(template, disk)
+        first = kept(store, maker, CacheProgram().append(range(8)))
+        second = kept(store, maker, CacheProgram().append(range(20, 30)))
+        store.persist()
+    path = tmp_path / f"{first.program.id}.snapshot"
+    if changes is None:
+        path.write_bytes(hashlib.sha256(b"no archive").digest() + b"no archive")
+    else:
+        foreign(path, **changes)
+    with SnapshotDisk(tmp_path) as disk:
+        store, _ = store_of(template, disk)
+        assert store.find(first.program.id) is None
+        assert disk.counters()["corrupt"] == 1
+        assert not path.exists()
+        assert store.find(second.program.id) is not None
+        store.check_integrity()
+
+
+def test_a_folder_that_cannot_be_used_is_a_typed_error_and_is_not_held(tmp_path: Path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiskUnusable, match="cannot hold snapshots"):
+        SnapshotDisk(tmp_path / "file")
+    with monkeypatch.context() as patch:
+        patch.setattr(SnapshotDisk, "_take_over", lambda _self: (tmp_path / "none").read_bytes())
+        with pytest.raises(DiskUnusable, match="No such file") as held:
+            SnapshotDisk(tmp_path / "disk")
+    SnapshotDisk(tmp_path / "disk").close()  # while the failed one is still there
+    assert held.value.next_step
+
+
+def test_what_cannot_be_deleted_stands_in_nobody_s_way(tmp_path: Path, caplog):
+    (tmp_path / "odd.rows").mkdir()
+    (tmp_path / "odd.snapshot").mkdir()
+    (tmp_path / "gone.snapshot").symlink_to("nowhere")
+    with SnapshotDisk(tmp_path) as disk:
+        assert len(disk) == 0
+        assert disk.counters()["corrupt"] == 2
+    assert caplog.text.count("cannot be deleted") == 2
 
 
 _WRITER = """
