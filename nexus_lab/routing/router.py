@@ -226,19 +226,21 @@ class Router:
         with self._turn:
             if self._ready is not None:
                 self._ready.scorer.apply(registry)
-                if self._ready.store is not None:
-                    self._ready.store.save()
             self._registry = registry
+            if self._ready is not None and self._ready.store is not None:
+                self._ready.store.save()
 
     def add_tool(self, tool: ToolSpec) -> None:
         """Add `tool`, or put it in the place of the one of its server and name."""
-        known = self.registry.get(tool.qualified_name)
-        same = known is not None and known.qualified_name == tool.qualified_name
-        self.update(self.registry.replace(tool) if same else self.registry.add(tool))
+        with self._turn:
+            known = self.registry.get(tool.qualified_name)
+            same = known is not None and known.qualified_name == tool.qualified_name
+            self.update(self.registry.replace(tool) if same else self.registry.add(tool))
 
     def remove_tool(self, name: str) -> None:
         """Remove the tool called `name`."""
-        self.update(self.registry.remove(name))
+        with self._turn:
+            self.update(self.registry.remove(name))
 
     def add_example(self, request: str, tool: str) -> None:
         """Remember that `request` belongs to `tool`: one more vector, at once in use.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nexus_lab.routing.base import Embedder, Message
+    from nexus_lab.routing.base import Embedder, Message, View
 
     Floats = NDArray[np.float32]
     Progress = Callable[[str, float], None]
@@ -93,6 +93,19 @@ class StageScores:
     times_ms: dict[str, float] = field(default_factory=dict)
 
 
+class _Embedded(NamedTuple):
+    """A tool with the vectors of its views, its whole text and its examples."""
+
+    key: str
+    tool: ToolSpec
+    views: Sequence[View]
+    vectors: Floats
+    whole: View
+    whole_vector: Floats
+    examples: list[str]
+    example_vectors: Floats
+
+
 class Scorer:
     """A registry made searchable: vectors, words and names of its tools. Not for several threads.
 
@@ -118,15 +131,21 @@ class Scorer:
         self._finder = NameFinder((), self.registry)
 
     def apply(self, registry: Registry, on_progress: Progress | None = None) -> None:
-        """Hold the tools of `registry`: embed the new and changed ones, drop the ones that are gone."""
+        """Hold the tools of `registry`: embed the new and changed ones, drop the ones that are gone.
+
+        All are embedded before anything changes: where that fails or is broken off, all stays as it was.
+        """
         wanted = tools_by_key(registry)
-        for key in [key for key in self._tools if key not in wanted]:
-            self._drop(key)
         changed = [(key, tool) for key, tool in wanted.items() if self._tools.get(key) != tool]
+        embedded: list[_Embedded] = []
         for start in range(0, len(changed), _BUILD_BATCH):
             if on_progress is not None:
                 on_progress(f"embedding {len(changed)} tools", start / len(changed))
-            self._put(changed[start : start + _BUILD_BATCH])
+            embedded += self._embedded(changed[start : start + _BUILD_BATCH])
+        for key in [key for key in self._tools if key not in wanted]:
+            self._drop(key)
+        for one in embedded:
+            self._put(one)
         self.lexical.fit()
         self.registry = registry
         self._names = self.index.names
@@ -177,7 +196,9 @@ class Scorer:
                 next_step="name a tool of the registry",
             )
         if (key, request) not in self.examples:
-            self._embed_examples(key, [request])
+            text = normalise(request).text
+            if text not in self.example_index.texts(key):
+                self.example_index.extend(key, [text], self._example_vectors([text]))
             self.examples.append((key, request))
 
     def remove_example(self, request: str, key: str) -> None:
@@ -209,24 +230,32 @@ class Scorer:
                 "the index does not hold the registry's tools", next_step="build the router anew"
             )
 
-    def _put(self, tools: Sequence[tuple[str, ToolSpec]]) -> None:
+    def _embedded(self, tools: Sequence[tuple[str, ToolSpec]]) -> Iterator[_Embedded]:
         views = [tool_views(tool) for _, tool in tools]
         whole = [whole_view(tool) for _, tool in tools]
         wholes = self.embedder.embed_documents([view.text for view in whole])
-        for (key, _), view, row in zip(tools, whole, wholes, strict=True):
-            self.whole.put(key, [view], row[None, :])
         vectors = self.embedder.embed_documents([view.text for found in views for view in found])
         start = 0
-        for (key, tool), found in zip(tools, views, strict=True):
-            self.index.put(key, found, vectors[start : start + len(found)])
-            self.lexical.put(key, tool_words(tool))
-            # A changed tool goes last in the index, and so it must here.
-            self._tools.pop(key, None)
-            self._tools[key] = tool
-            start += len(found)
-            self.example_index.drop(key)
+        for (key, tool), view, row, found in zip(tools, whole, wholes, views, strict=True):
             given = [request for name, request in self.examples if name == key]
-            self._embed_examples(key, [*(known_requests(tool) if self._known else ()), *given])
+            requests = [*(known_requests(tool) if self._known else ()), *given]
+            texts = list(dict.fromkeys(normalise(request).text for request in requests))
+            stop = start + len(found)
+            yield _Embedded(
+                key, tool, found, vectors[start:stop], view, row, texts, self._example_vectors(texts)
+            )
+            start = stop
+
+    def _put(self, one: _Embedded) -> None:
+        self.whole.put(one.key, [one.whole], one.whole_vector[None, :])
+        self.index.put(one.key, one.views, one.vectors)
+        self.lexical.put(one.key, tool_words(one.tool))
+        # A changed tool goes last in the index, and so it must here.
+        self._tools.pop(one.key, None)
+        self._tools[one.key] = one.tool
+        self.example_index.drop(one.key)
+        if one.examples:
+            self.example_index.extend(one.key, one.examples, one.example_vectors)
 
     def _drop(self, key: str) -> None:
         self.index.remove(key)
@@ -235,17 +264,15 @@ class Scorer:
         self.lexical.remove(key)
         del self._tools[key]
 
-    def _embed_examples(self, key: str, requests: Sequence[str]) -> None:
-        texts = dict.fromkeys(normalise(request).text for request in requests)
-        known = self.example_index.texts(key)
-        new = [text for text in texts if text not in known]
-        if not new:
-            return
-        found = known_vectors(self.embedder.fingerprint, new) if self._known else {}
-        missing = [text for text in new if text not in found]
+    def _example_vectors(self, texts: Sequence[str]) -> Floats:
+        """Return float32 [len(texts), dim]: those that come with the package, and the others embedded."""
+        if not texts:
+            return np.zeros((0, self.embedder.dim), np.float32)
+        found = known_vectors(self.embedder.fingerprint, texts) if self._known else {}
+        missing = [text for text in texts if text not in found]
         if missing:
             found |= zip(missing, self.embedder.embed_queries(missing), strict=True)
-        self.example_index.extend(key, new, np.stack([found[text] for text in new]))
+        return np.stack([found[text] for text in texts])
 
     def _by_texts(self, query: QuantisedQuery) -> Floats:
         """Return float32 [n_tools]: the cosine of a tool's best view and of its whole text, mixed."""

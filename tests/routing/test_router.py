@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from typing import TYPE_CHECKING
@@ -215,6 +216,46 @@ def test_a_changed_registry_gives_the_decisions_of_a_new_router(registry: Regist
         one, other = changed.route(request), fresh.route(request)
         assert one.candidates == other.candidates
         assert (one.tool, one.margin) == (other.tool, other.margin)
+
+
+@pytest.mark.parametrize("role", ["embed_documents", "embed_queries"])
+def test_an_update_that_fails_changes_nothing(
+    router: Router, registry: Registry, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch, role: str
+):
+    router.add_example("What is brewing?", "list_issues")
+    before = router.route("List the open issues").candidates
+
+    def broken_off(texts: Sequence[str]) -> NDArray[np.float32]:
+        raise KeyboardInterrupt(texts)
+
+    changed = registry.remove("fetch").replace(tool("list_issues", "Tickets.", server="github"))
+    with monkeypatch.context() as patch:
+        patch.setattr(words, role, broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            router.update(changed.add(tool("braise", "Braise cabbage.", server="kitchen")))
+    router.check_integrity()
+    assert router.registry is registry
+    assert router.route("List the open issues").candidates == before
+
+
+def test_tools_that_threads_add_are_all_there(router: Router, monkeypatch: pytest.MonkeyPatch):
+    router.warm_up()
+    both = threading.Barrier(2)
+    update = router.update
+
+    def late(registry: Registry) -> None:
+        # Both threads have read the registry by now, unless each has to wait for its turn.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        update(registry)
+
+    monkeypatch.setattr(router, "update", late)
+    threads = [threading.Thread(target=router.add_tool, args=(tool(name),)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {"one", "two"} <= set(router.index.names)
 
 
 def test_a_correction_is_an_example_at_once(router: Router):
