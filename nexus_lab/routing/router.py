@@ -221,7 +221,7 @@ class Router:
     def update(self, registry: Registry) -> None:
         """Take over `registry`: tools that are new or changed are embedded, ones that are gone are dropped.
 
-        Examples stay with their tool as long as it is there.
+        Examples stay with the tool of their server as long as it is there, whatever it is called by.
         """
         with self._turn:
             if self._ready is not None:

@@ -125,7 +125,8 @@ class Scorer:
         self._known = known
         self.lexical = LexicalIndex()
         self.registry = Registry()
-        self.examples: list[tuple[str, str]] = []
+        # By qualified name: which server's tool goes by the plain one depends on the others.
+        self._given: list[tuple[str, str]] = []
         self._tools: dict[str, ToolSpec] = {}
         self._names: tuple[str, ...] = ()
         self._finder = NameFinder((), self.registry)
@@ -150,7 +151,14 @@ class Scorer:
         self.registry = registry
         self._names = self.index.names
         self._finder = NameFinder(self._names, registry)
-        self.examples = [pair for pair in self.examples if pair[0] in wanted]
+        there = {tool.qualified_name for tool in wanted.values()}
+        self._given = [pair for pair in self._given if pair[0] in there]
+
+    @property
+    def examples(self) -> list[tuple[str, str]]:
+        """The examples that were given: pairs of the tool, as decisions call it, and the request."""
+        keys = {tool.qualified_name: key for key, tool in self._tools.items()}
+        return [(keys[name], request) for name, request in self._given]
 
     def scores(self, request: str, context: Sequence[Message] = ()) -> StageScores:
         """Return what each stage says about all tools."""
@@ -195,21 +203,21 @@ class Scorer:
                 f"no tool {neutralise(key, limit=80)!r} in {self.registry.name!r}",
                 next_step="name a tool of the registry",
             )
-        if (key, request) not in self.examples:
+        pair = (self._tools[key].qualified_name, request)
+        if pair not in self._given:
             text = normalise(request).text
             if text not in self.example_index.texts(key):
                 self.example_index.extend(key, [text], self._example_vectors([text]))
-            self.examples.append((key, request))
+            self._given.append(pair)
 
     def remove_example(self, request: str, key: str) -> None:
         """Take an example back; its vector goes with the last request that is matched as the same text."""
         if (key, request) not in self.examples:
             raise RoutingError("there is no such example", next_step="see router.examples")
-        self.examples.remove((key, request))
+        tool = self._tools[key]
+        self._given.remove((tool.qualified_name, request))
         text = normalise(request).text
-        others = [other for name, other in self.examples if name == key]
-        others += known_requests(self._tools[key]) if self._known else ()
-        if text not in {normalise(other).text for other in others}:
+        if text not in {normalise(other).text for other in self._requests(tool)}:
             self.example_index.drop(key, text)
 
     def tool(self, key: str) -> ToolSpec:
@@ -237,9 +245,7 @@ class Scorer:
         vectors = self.embedder.embed_documents([view.text for found in views for view in found])
         start = 0
         for (key, tool), view, row, found in zip(tools, whole, wholes, views, strict=True):
-            given = [request for name, request in self.examples if name == key]
-            requests = [*(known_requests(tool) if self._known else ()), *given]
-            texts = list(dict.fromkeys(normalise(request).text for request in requests))
+            texts = list(dict.fromkeys(normalise(request).text for request in self._requests(tool)))
             stop = start + len(found)
             yield _Embedded(
                 key, tool, found, vectors[start:stop], view, row, texts, self._example_vectors(texts)
@@ -263,6 +269,11 @@ class Scorer:
         self.example_index.drop(key)
         self.lexical.remove(key)
         del self._tools[key]
+
+    def _requests(self, tool: ToolSpec) -> list[str]:
+        """Return the examples of `tool`: what comes with the package, then what was given."""
+        given = [request for name, request in self._given if name == tool.qualified_name]
+        return [*(known_requests(tool) if self._known else ()), *given]
 
     def _example_vectors(self, texts: Sequence[str]) -> Floats:
         """Return float32 [len(texts), dim]: those that come with the package, and the others embedded."""

@@ -295,6 +295,23 @@ def test_examples_stay_while_their_tool_changes_and_go_with_it(router: Router):
     router.check_integrity()
 
 
+def test_examples_stay_with_the_tool_of_their_server(words: WordEmbedder):
+    web, files = (tool("search", f"Search the {place}.", server=place) for place in ("web", "files"))
+    router = Router(Registry.of([files, web]), words, tau=0.0, threshold=0.0, cross_encoder=None)
+    router.add_example("What is brewing?", "web.search")
+    router.remove_tool("files.search")
+    assert router.examples == (("search", "What is brewing?"),)
+    assert router.route("What is brewing?").candidates[0].example is not None
+    router.update(Registry.of([files, web]))
+    assert router.examples == (("web.search", "What is brewing?"),)
+    assert router.route("What is brewing?").tool == "web.search"
+    router.update(Registry.of([web, files]))
+    assert router.examples == (("search", "What is brewing?"),)
+    assert router.registry["search"].server == "web"
+    assert router.route("What is brewing?").tool == "search"
+    router.check_integrity()
+
+
 def test_an_example_needs_a_tool_that_is_there(router: Router):
     with pytest.raises(RoutingError, match="no tool 'nothing'"):
         router.add_example("x", "nothing")
