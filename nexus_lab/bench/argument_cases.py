@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.arguments.evidence import NOTHING
 from nexus_lab.arguments.grounding import choices_of
 from nexus_lab.arguments.ranking import fit_weights, save_weights
-from nexus_lab.bench.base import ResultsError
+from nexus_lab.bench.base import ResultsError, insist_positive
 from nexus_lab.registry import ToolSpec
 from nexus_lab.routing import read_rows
 
@@ -81,8 +81,9 @@ def read_cases(path: Path, tools: Registry | None = None, *, limit: int | None =
     Raises
     ------
     ResultsError
-        When no case has its tool in the registry or with itself.
+        When no case has its tool in the registry or with itself, or `limit` is below 1.
     """
+    insist_positive(limit=limit)
     cases = [
         case
         for number, row in enumerate(read_rows(path))

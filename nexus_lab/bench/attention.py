@@ -16,7 +16,7 @@ import numpy as np
 
 from nexus_lab.agent.base import Emitter
 from nexus_lab.agent.conversation import Conversation
-from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive
 from nexus_lab.bench.cache_replay import turns_of
 from nexus_lab.bench.clusters import cluster_ratio
 from nexus_lab.cache import make_policy
@@ -92,8 +92,9 @@ def study_attention(
     PatchFailed
         When attention cannot be captured here.
     ResultsError
-        When there are no conversations.
+        When there are no conversations, or a count is below 1.
     """
+    insist_positive(n_queries=n_queries, n_turns=n_turns)
     if not trajectories:
         raise ResultsError("there is no conversation to study", next_step="give at least one")
     chosen = tuple(layers) if layers else _spread(engine.info.n_layer)

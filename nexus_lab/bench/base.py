@@ -25,6 +25,7 @@ __all__ = [
     "ResultFile",
     "ResultsError",
     "bootstrap",
+    "insist_positive",
     "median_interval",
     "proportion",
 ]
@@ -37,6 +38,19 @@ RESAMPLES = 2000
 
 class ResultsError(NexusError):
     """Results that cannot be made or read."""
+
+
+def insist_positive(**counts: int | None) -> None:
+    """Refuse counts below 1, which a slice would take from the end; None is for all.
+
+    Raises
+    ------
+    ResultsError
+        When there is one.
+    """
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ResultsError(f"{name} = {value}", next_step="give at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.bench.base import Result, ResultsError
+from nexus_lab.bench.base import Result, ResultsError, insist_positive
 from nexus_lab.bench.cache_replay import cells_for, count, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
@@ -188,12 +188,13 @@ def cache_sweep(
     SweepError
         When a task failed, or the folder is in use or cannot be written.
     """
+    insist_positive(limit=limit, n_turns=n_turns)
     specs = parse_policies(policies) if isinstance(policies, str) else tuple(policies)
     found = read_trajectories(trajectories) if isinstance(trajectories, Path) else list(trajectories)
     chosen = found[:limit]
-    if not specs or not chosen or (n_turns is not None and n_turns < 1):
+    if not specs or not chosen:
         raise ResultsError(
-            "there is nothing to replay", next_step="give at least one conversation, policy and turn"
+            "there is nothing to replay", next_step="give at least one conversation and policy"
         )
     asking = [spec.text for spec in specs if dry and spec.name in ASKING]
     if asking:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive
 from nexus_lab.bench.cache import engine_settings, measure, policy_tasks
 from nexus_lab.bench.cache_report import CacheSweep
 from nexus_lab.bench.policy_proposers import OWN_CODE, BadAnswer, ProposerError, Trial, front_of
@@ -197,10 +197,11 @@ def search_policies(
     SweepError
         When a task failed, or the folder is in use or cannot be written.
     """
+    insist_positive(n_trials=n_trials, limit=limit, n_turns=n_turns)
     found = read_trajectories(trajectories) if isinstance(trajectories, Path) else list(trajectories)
     chosen = found[:limit]
-    if not chosen or n_trials < 1:
-        raise ResultsError("there is nothing to try", next_step="give at least one conversation and trial")
+    if not chosen:
+        raise ResultsError("there is nothing to try", next_step="give at least one conversation")
     specs = parse_policies(first) if isinstance(first, str) else tuple(first)
     loaded = engine_settings(model, chosen, flash_attention=False, threads=threads)
     settings = {

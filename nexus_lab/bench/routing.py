@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import Result, ResultFile, ResultsError, median_interval
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive, median_interval
 from nexus_lab.bench.routing_baselines import Baselines
 from nexus_lab.bench.routing_figures import Seen, confusions, figures
 from nexus_lab.registry import Registry, load_registry
@@ -125,8 +125,10 @@ def run(
     Raises
     ------
     ResultsError
-        When no request belongs to the registry, or a system is unknown.
+        When no request belongs to the registry, a system is unknown, or a size is below 1.
     """
+    for size in sizes or ():
+        insist_positive(size=size)
     unknown = sorted(set(systems) - set(SYSTEMS))
     if unknown:
         raise ResultsError(f"unknown system {unknown[0]!r}", next_step=f"choose from {', '.join(SYSTEMS)}")

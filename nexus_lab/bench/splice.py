@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import ResultsError
+from nexus_lab.bench.base import ResultsError, insist_positive
 from nexus_lab.bench.splice_grid import (
     DEFAULT_CONTEXTS,
     DEFAULT_DEPTHS,
@@ -135,6 +135,7 @@ def splice_sweep(
     SweepError
         When a task failed, or the folder is in use or cannot be written.
     """
+    insist_positive(prefixes=prefixes, repeats=repeats, tools=tools)
     repairs = _repairs(strategies)
     plan = _Plan(
         depths=_depths(depths),
@@ -143,8 +144,8 @@ def splice_sweep(
         decisions=repairs if decisions is None else _repairs(decisions),
         attention=attention,
         proxy=proxy,
-        prefixes=_positive("prefixes", prefixes),
-        repeats=_positive("repeats", repeats),
+        prefixes=prefixes,
+        repeats=repeats,
     )
     tasks, settings = _planned(
         plan,
@@ -153,7 +154,7 @@ def splice_sweep(
         registry=load_registry(registry) if isinstance(registry, str | Path) else registry,
         cases=cases,
         trajectories=trajectories,
-        n_tools=_positive("tools", tools),
+        n_tools=tools,
     )
     folder = work or cache_dir() / "sweeps" / _digest(tasks)
     if not resume:
@@ -334,12 +335,6 @@ def _depths(given: Sequence[int]) -> tuple[int, ...]:
     if not given or min(given) < 1:
         raise ResultsError(f"depths {list(given)}", next_step="give at least one, and each at least 1")
     return tuple(sorted(set(given)))
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ResultsError(f"{name} = {value}", next_step="give at least 1")
-    return value
 
 
 def _digest(tasks: Sequence[SpliceTask]) -> str:

@@ -8,16 +8,32 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Context", "Flash", "Json", "Model", "Threads", "Trajectories", "Workers"]
+from nexus_lab.errors import NexusError
+
+__all__ = [
+    "Context",
+    "Flash",
+    "Json",
+    "Limit",
+    "Model",
+    "Threads",
+    "Trajectories",
+    "Turns",
+    "Workers",
+    "listed",
+    "numbers",
+]
 
 Flash = Annotated[bool, typer.Option("--flash-attention", help="Use flash attention.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many conversations.")]
 Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
 Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
 Trajectories = Annotated[
     Path | None, typer.Option(help="JSON Lines of conversations to splice behind; samples by default.")
 ]
-Workers = Annotated[int | None, typer.Option(help="Processes of one thread; the cores by default.")]
+Turns = Annotated[int | None, typer.Option(min=1, help="Only the first so many replies of each.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes of one thread; the cores by default.")]
 
 
 class Context(StrEnum):
@@ -26,3 +42,24 @@ class Context(StrEnum):
     NONE = "none"
     SYSTEM = "system"
     TYPICAL = "typical"
+
+
+def listed(text: str) -> list[str]:
+    """Return what stands between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers between commas.
+
+    Raises
+    ------
+    NexusError
+        When one is none.
+    """
+    try:
+        return [int(part) for part in listed(text)]
+    except ValueError as error:
+        raise NexusError(
+            f"{text!r} is no list of numbers", next_step="write them with commas, such as 256,512"
+        ) from error

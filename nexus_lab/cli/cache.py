@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nexus_lab.cli._options import Flash, Json, Model, Threads
+from nexus_lab.cli._options import Flash, Json, Limit, Model, Threads, Turns, numbers
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import bar
 from nexus_lab.cli._results import show_sweep
@@ -22,8 +22,8 @@ def cache(
         str, typer.Option(help="Policies with commas, such as full,trim(keep_last=1); all by default.")
     ] = "",
     model: Model = "bundled",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
-    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    limit: Limit = None,
+    turns: Turns = None,
     prices: Annotated[
         str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
     ] = "",
@@ -80,8 +80,8 @@ def attention(
     trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations, as of tau-bench.")],
     policy: Annotated[str, typer.Option(help="Cache policy while they are replayed.")] = "full",
     model: Model = "bundled",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
-    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    limit: Limit = None,
+    turns: Turns = None,
     layers: Annotated[str, typer.Option(help="Layers with commas; five, evenly spread, by default.")] = "",
     threads: Threads = None,
     json: Json = None,
@@ -91,13 +91,13 @@ def attention(
     from nexus_lab.bench.cache_replay import load_for
     from nexus_lab.bench.trajectories import read_trajectories
 
-    chosen = read_trajectories(trajectories)[:limit]
+    captured, chosen = numbers(layers), read_trajectories(trajectories)[:limit]
     with load_for(model, chosen, threads=threads) as engine, bar("looking") as tell:
         study = study_attention(
             engine,
             chosen,
             policy=policy,
-            layers=[int(part) for part in layers.split(",") if part.strip()] or None,
+            layers=captured or None,
             n_turns=turns,
             on_progress=tell,
         )

@@ -9,11 +9,21 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from nexus_lab.cli._options import Context, Flash, Json, Model, Threads, Trajectories, Workers
+from nexus_lab.cli._options import (
+    Context,
+    Flash,
+    Json,
+    Model,
+    Threads,
+    Trajectories,
+    Workers,
+    listed,
+    numbers,
+)
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import bar
 from nexus_lab.cli._results import show_results, show_sweep
-from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.errors import Cancelled
 
 __all__ = ["app"]
 
@@ -61,7 +71,7 @@ def splice(
     """
     from nexus_lab.bench.splice import splice_sweep
 
-    repairs = _listed(strategies)
+    repairs = listed(strategies)
     try:
         with bar("splicing") as tell:
             sweep = splice_sweep(
@@ -69,12 +79,12 @@ def splice(
                 registry=registry,
                 cases=cases,
                 trajectories=trajectories,
-                depths=_numbers(depths),
+                depths=numbers(depths),
                 strategies=repairs,
-                contexts=_listed(contexts),
+                contexts=listed(contexts),
                 tools=tools,
                 prefixes=prefixes,
-                decisions={"all": repairs, "no": []}.get(decisions, _listed(decisions)),
+                decisions={"all": repairs, "no": []}.get(decisions, listed(decisions)),
                 attention=attention,
                 proxy=proxy,
                 flash_attention=flash_attention,
@@ -88,19 +98,6 @@ def splice(
             "stopped; what had been measured is kept", next_step="give the same command again to go on"
         ) from error
     show_sweep(sweep, json)
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in _listed(text)]
-    except ValueError as error:
-        raise NexusError(
-            f"{text!r} is no list of numbers", next_step="write them with commas, such as 256,512"
-        ) from error
 
 
 @app.command()
@@ -152,7 +149,9 @@ def routing(
     examples: Annotated[
         Path | None, typer.Option(help="JSON Lines that the router learns from first.")
     ] = None,
-    size: Annotated[list[int] | None, typer.Option(help="Only the first so many tools; repeat.")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Only the first so many tools; repeat.")
+    ] = None,
     system: Annotated[list[str] | None, typer.Option(help="Only these systems; repeat.")] = None,
     ids: Annotated[
         Path | None, typer.Option(help="JSON object of lists of ids, reported on by themselves as well.")
@@ -205,7 +204,7 @@ def arguments(
         str,
         typer.Option(help="full, no_grounding, no_assignment, no_descriptions, no_model; commas, or all."),
     ] = "full",
-    limit: Annotated[int | None, typer.Option(help="So many cases, chosen by a hash.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="So many cases, chosen by a hash.")] = None,
     fit: Annotated[
         Path | None, typer.Option(help="Fit the evidence to the cases not kept apart, and write it here.")
     ] = None,
@@ -226,14 +225,14 @@ def arguments(
         fit_evidence(cases, tools, fit)
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
-    chosen = list(bench.SYSTEMS) if systems == "all" else _listed(systems)
+    chosen = list(bench.SYSTEMS) if systems == "all" else listed(systems)
     loading = nullcontext() if chosen == ["no_model"] else Engine.load(model, n_ctx=4096, threads=threads)
     with loading as engine, bar("filling in") as tell:
         result = bench.run(
             engine,
             tools,
             cases,
-            modes=_listed(modes),
+            modes=listed(modes),
             systems=chosen,
             limit=limit,
             router=router,

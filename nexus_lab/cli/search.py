@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nexus_lab.cli._options import Json, Model, Threads
+from nexus_lab.cli._options import Json, Limit, Model, Threads, Turns, listed
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._results import show_sweep
 from nexus_lab.errors import Cancelled, NexusError
@@ -39,7 +39,7 @@ class ProposedBy(StrEnum):
 def policy(
     trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations to tune on.")],
     work: Annotated[Path, typer.Option(help="Folder of the trials, which the next run goes on from.")],
-    trials: Annotated[int, typer.Option(help="Trials in all, earlier ones included.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 20,
     proposer: Annotated[ProposedBy, typer.Option(help="Who writes the next policy.")] = ProposedBy.OPTUNA,
     policies: Annotated[str, typer.Option(help="Names to choose from, with commas; all by default.")] = "",
     first: Annotated[str, typer.Option(help="Policies to begin with.")] = "full,rolling_drop_repos",
@@ -47,12 +47,12 @@ def policy(
     endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
     writer: Annotated[str, typer.Option(help="The model that proposes, for --proposer model.")] = "bundled",
     model: Model = "bundled",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many conversations.")] = None,
-    turns: Annotated[int | None, typer.Option(help="Only the first so many replies of each.")] = None,
+    limit: Limit = None,
+    turns: Turns = None,
     prices: Annotated[
         str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
     ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the proposer.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the proposer.")] = 0,
     threads: Threads = None,
     json: Json = None,
 ) -> None:
@@ -71,7 +71,7 @@ def policy(
     from nexus_lab.cache.costs import Prices
     from nexus_lab.engine import Engine
 
-    names = tuple(part.strip() for part in policies.split(",") if part.strip()) or SEARCHED
+    names = tuple(listed(policies)) or SEARCHED
     unknown = [name for name in names if name not in SEARCHED]
     if unknown:
         raise NexusError(f"{unknown[0]!r} is not searched", next_step="choose among " + ", ".join(SEARCHED))

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from nexus_lab.bench import routing, splice_sweep, study_attention
+from nexus_lab.bench.argument_cases import read_cases
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, median_interval, proportion
 
 
@@ -57,3 +59,18 @@ def test_a_foreign_file_is_refused(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ResultsError):
         ResultFile.read(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda _path: study_attention(None, [], n_turns=-1),
+        lambda _path: study_attention(None, [], n_queries=0),
+        lambda path: read_cases(path, limit=-1),
+        lambda path: routing.run(path, path, sizes=[100, -1]),
+        lambda _path: splice_sweep(tools=0),
+    ],
+)
+def test_counts_below_one_are_refused_before_anything_is_read(ask, tmp_path):
+    with pytest.raises(ResultsError, match=r"= (-1|0)\b"):
+        ask(tmp_path / "nowhere")

@@ -281,6 +281,6 @@ def test_an_edited_function_is_measured_anew(tmp_path, monkeypatch):
 
 
 def test_nothing_to_replay_is_refused():
-    for options in ({"policies": ""}, {"n_turns": 0}, {"limit": 0}):
+    for options in ({"policies": ""}, {"n_turns": 0}, {"n_turns": -1}, {"limit": 0}, {"limit": -1}):
         with pytest.raises(ResultsError):
             cache_sweep([TALK], **options)

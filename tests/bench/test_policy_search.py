@@ -317,6 +317,12 @@ def test_an_endpoint_that_does_not_answer_ends_the_search(tmp_path):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("count", ["n_trials", "limit", "n_turns"])
+def test_a_count_below_one_is_refused(count, tmp_path):
+    with pytest.raises(ResultsError, match=f"{count} = -1"):
+        search_policies([TALK], InTurn("full"), work=tmp_path, **{count: -1})
+
+
 @pytest.mark.model
 def test_a_search_goes_on_where_it_was(measured, tmp_path):
     proposer = InTurn("full", "rolling_drop", "trim", "full")

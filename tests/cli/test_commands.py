@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from nexus_lab.cli import main
+from nexus_lab.cli._app import app
 from nexus_lab.cli._output import plain
 from nexus_lab.cli.run import _approve
 from nexus_lab.registry import ToolSpec
@@ -56,6 +58,7 @@ def test_help_names_every_group():
         (("run", "hello"), "--command"),
         (("run", "hello", "--command", ""), "--command ''"),
         (("run", "hello", "--command", "server 'open"), "open"),
+        (("eval", "attention", "--trajectories", "nowhere", "--layers", "0,a"), "'0,a'"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_a_next_step(words, expected, tmp_path):
@@ -64,6 +67,29 @@ def test_a_mistake_is_a_sentence_and_a_next_step(words, expected, tmp_path):
     assert expected in result.stderr
     assert "next:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+COUNTS = [
+    ("eval", "cache", "--trajectories", "x", "--limit"),
+    ("eval", "cache", "--trajectories", "x", "--turns"),
+    ("eval", "attention", "--trajectories", "x", "--limit"),
+    ("eval", "attention", "--trajectories", "x", "--turns"),
+    ("eval", "arguments", "--cases", "x", "--limit"),
+    ("eval", "routing", "--registry", "x", "--queries", "x", "--size"),
+    ("eval", "splice", "--workers"),
+    ("search", "policy", "--trajectories", "x", "--work", "x", "--limit"),
+    ("search", "policy", "--trajectories", "x", "--work", "x", "--turns"),
+    ("search", "policy", "--trajectories", "x", "--work", "x", "--trials"),
+    ("search", "policy", "--trajectories", "x", "--work", "x", "--seed"),
+]
+
+
+@pytest.mark.parametrize("words", COUNTS, ids=" ".join)
+def test_a_count_that_takes_from_the_end_is_refused(words):
+    result = CliRunner().invoke(app, [*words, "-1"])
+    assert result.exit_code == 2
+    assert words[-1] in result.output
+    assert "Invalid value" in result.output
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
