@@ -24,7 +24,7 @@ from nexus_lab.cache.program import CacheProgram
 from nexus_lab.cache.row_map import RowMap
 from nexus_lab.cache.snapshots import Snapshot
 from nexus_lab.cache.state import fold
-from nexus_lab.engine import SequenceState
+from nexus_lab.engine import SequenceState, StateMismatch
 from nexus_lab.engine.state import state_buffer
 from nexus_lab.errors import NexusError
 from nexus_lab.paths import NotWritten, atomic_write, cache_dir, shown_path
@@ -194,15 +194,18 @@ class SnapshotDisk:
             bad = [name for name, item in zip(kept.rows, rows, strict=True) if item is None]
             self._lose(program_id, bad)
             return None
+        self._kept[program_id] = self._kept.pop(program_id)  # used last: room is made in place of others
         try:
             chunks = adopt([_builder(item) for item in rows if item is not None])
-            snapshot = None if chunks is None else _unpacked(index, tuple(chunks))
-        except _FOREIGN:
+        except StateMismatch:
+            self._lose(program_id, list(kept.rows))
+            return None
+        if chunks is None:
+            return None
+        snapshot = _unpacked(index, tuple(chunks))
+        if snapshot is None:
             self._lose(program_id, [])
             return None
-        if snapshot is None:
-            return None
-        self._kept[program_id] = self._kept.pop(program_id)  # used last
         with suppress(OSError):  # a later process then takes it for one used longer ago
             os.utime(self._index_file(program_id))
         self._counts["read"] += 1
@@ -383,8 +386,15 @@ def _header(index: dict[str, NDArray[Any]]) -> tuple[CacheProgram, tuple[str, ..
     return CacheProgram.from_json(index["program"].tobytes().decode()), rows
 
 
-def _unpacked(index: dict[str, NDArray[Any]], chunks: tuple[RowChunk, ...]) -> Snapshot:
-    program, _ = _header(index)
-    schedule = [DecodeBatch(_KINDS[kind], start, count) for kind, start, count in index["schedule"].tolist()]
-    rows = RowMap(chunks, index["chunk"], index["row"], index["turns"])
-    return Snapshot(program, fold(program), rows, index.get("logits"), BatchSchedule(tuple(schedule)))
+def _unpacked(index: dict[str, NDArray[Any]], chunks: tuple[RowChunk, ...]) -> Snapshot | None:
+    """Return the snapshot that an index file and its rows make; None when it is of another version."""
+    try:
+        program, _ = _header(index)
+        batches = [
+            DecodeBatch(_KINDS[kind], start, count) for kind, start, count in index["schedule"].tolist()
+        ]
+        rows = RowMap(chunks, index["chunk"], index["row"], index["turns"])
+        found = Snapshot(program, fold(program), rows, index.get("logits"), BatchSchedule(tuple(batches)))
+        return found if found.complete() else None
+    except _FOREIGN:
+        return None

@@ -141,7 +141,7 @@ class SnapshotStore:
         self._clock = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
         for program in () if disk is None else disk.programs():
-            self._enter(program, Tier.DISK)
+            self._enter_on_disk(program)
 
     @classmethod
     def for_engine(cls, engine: Engine, *, disk: SnapshotDisk | None = None) -> SnapshotStore:
@@ -205,8 +205,7 @@ class SnapshotStore:
         self._snapshots[kept.program.id] = kept
         self._counts["kept"] += 1
         self._touch(kept.rows)
-        while len(self._snapshots) > self._max:
-            self._forget(next(iter(self._snapshots)))
+        self._trim()
         return kept
 
     def find(self, program_id: str) -> Snapshot | None:
@@ -218,6 +217,7 @@ class SnapshotStore:
         if snapshot is not None:
             self._snapshots[program_id] = snapshot
             self._touch(snapshot.rows)
+            self._trim()
         return snapshot
 
     def beginning(self, program: CacheProgram) -> CacheProgram | None:
@@ -296,6 +296,11 @@ class SnapshotStore:
             return False
         return True
 
+    def _trim(self) -> None:
+        """Forget the snapshots used longest ago that are too many."""
+        while len(self._snapshots) > self._max:
+            self._forget(next(iter(self._snapshots)))
+
     def _drop_out(self, program_id: str) -> None:
         """Forget what the tree has no room for."""
         if self._snapshots.pop(program_id, None) is not None:
@@ -355,7 +360,14 @@ class SnapshotStore:
         written, gone = self.disk.write(self._snapshots[program_id])
         for lost in gone:
             self._unbook(lost, Tier.DISK)
-        return written and self._enter(self._snapshots[program_id].program, Tier.DISK)
+        return written and self._enter_on_disk(self._snapshots[program_id].program)
+
+    def _enter_on_disk(self, program: CacheProgram) -> bool:
+        """Book what is on disk; returns whether it stays there, since nothing would find it without."""
+        booked = self._enter(program, Tier.DISK)
+        if not booked and self.disk is not None:
+            self.disk.remove(program.id)
+        return booked
 
     def _loaded(self, program_id: str, disk: SnapshotDisk) -> Snapshot | None:
         """Read a snapshot back into memory; None when it is damaged, or memory has no room."""

@@ -24,6 +24,7 @@ from nexus_lab.cache import (
     DiskInUse,
     DiskUnusable,
     Drop,
+    OpTree,
     SequencePool,
     Snapshot,
     SnapshotDisk,
@@ -173,6 +174,50 @@ def test_what_is_on_disk_waits_where_memory_has_no_room_for_it(template: Sequenc
     store.release(maker)
     assert store.find(program.id) is not None
     store.check_integrity()
+
+
+def test_what_comes_back_from_disk_takes_the_place_of_another(template: SequenceState, disk: SnapshotDisk):
+    store = SnapshotStore(_core.BuddyArena(ROOM), max_snapshots=2, disk=disk)
+    maker = Synthetic(store, template)
+    programs = [CacheProgram().append((number, *range(4))) for number in range(4)]
+    for program in programs:
+        kept(store, maker, program)
+        store.persist()
+    for program in programs:
+        assert store.find(program.id) is not None
+        store.check_integrity()
+    assert len(store) == 2
+    assert program.id in store
+
+
+def test_what_the_tree_has_no_room_for_does_not_stay_on_disk(template: SequenceState, disk: SnapshotDisk):
+    store, maker = store_of(template, disk)
+    programs = [CacheProgram().append(range(40)), CacheProgram().append((7, 8))]
+    for program in programs:
+        kept(store, maker, program)
+    store.persist()
+    later = SnapshotStore(_core.BuddyArena(ROOM), disk=disk, tree=OpTree(20))
+    later.check_integrity()
+    assert list(disk) == [programs[1].id]
+
+
+def test_a_snapshot_is_read_though_its_place_on_disk_is_needed_meanwhile(
+    template: SequenceState, tmp_path: Path
+):
+    store, maker = store_of(template)
+    first, second = (kept(store, maker, CacheProgram().append((n, *range(8)))) for n in (1, 2))
+    with SnapshotDisk(tmp_path) as disk:
+        assert disk.write(first) == (True, ())
+        disk.max_bytes = disk.n_bytes
+
+        def adopt(builders):
+            assert disk.write(second) == (True, (first.program.id,))
+            return [store.chunk(build) for build in builders]
+
+        found = disk.read(first.program.id, adopt)
+        assert found is not None
+        assert tells_its_tokens(found)
+        assert list(disk) == [second.program.id]
 
 
 def test_another_process_takes_the_disk_over(template: SequenceState, tmp_path: Path):
