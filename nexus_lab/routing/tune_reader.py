@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.reading import MOST_TOKENS, request_text, tool_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,23 @@ def tune_reader(
         Of `bare_reader`.
     lists
         Requests with their candidates.
+
+    Raises
+    ------
+    RoutingError
+        When the requests do not fill a batch, or `recipe` asks for less than one of them.
     """
+    total = int(recipe.epochs * len(lists))
+    if len(lists) < recipe.requests:
+        raise RoutingError(
+            f"{len(lists)} requests are too few to train on",
+            next_step=f"give at least {recipe.requests} whose tool is in its registry",
+        )
+    if total < 1:
+        raise RoutingError(
+            f"epochs = {recipe.epochs:g} of {len(lists)} requests is less than one request",
+            next_step="choose more epochs",
+        )
     import torch
 
     torch.manual_seed(recipe.seed)
@@ -92,7 +109,6 @@ def tune_reader(
     began, seen = time.monotonic(), 0
     losses: list[float] = []
     right: list[float] = []
-    total = int(recipe.epochs * len(lists))
     order: list[int] = []
     while seen < total:
         gone = max(seen / total, (time.monotonic() - began) / recipe.seconds)

@@ -16,7 +16,7 @@ from nexus_lab.routing import RoutingError
 from nexus_lab.routing.reading import request_text, tool_text
 from nexus_lab.routing.train_gate import Lesson, train_reader
 from nexus_lab.routing.training_rows import share_of, training_pool
-from nexus_lab.routing.tune_reader import ReaderRecipe
+from nexus_lab.routing.tune_reader import ReaderRecipe, tune_reader
 from nexus_lab.routing.tuning_lists import candidate_lists
 from nexus_lab.routing.weights import read_card, weights_folder
 
@@ -130,6 +130,17 @@ def test_a_break_leaves_the_old_weights(nexus_home: Path, registry: Registry, tm
     assert run.exit_code != 0
     assert "the weights are as they were" in str(run.exception)
     assert not (nexus_home / "data" / "gate").exists()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "count", "why"), [(3.0, 5, "5 requests are too few"), (0.1, 6, "less than one request")]
+)
+def test_training_on_too_little_is_refused(
+    registry: Registry, words: WordEmbedder, epochs: float, count: int, why: str
+):
+    lists = candidate_lists(training_pool(registry, ROWS), words)[:count]
+    with pytest.raises(RoutingError, match=why):
+        tune_reader(None, None, lists, ReaderRecipe(epochs=epochs), lambda _what, _done: None)
 
 
 def test_there_must_be_something_to_learn_from(registry: Registry):
