@@ -77,17 +77,7 @@ def tune_reader(
     RoutingError
         When the requests do not fill a batch, or `recipe` asks for less than one of them.
     """
-    total = int(recipe.epochs * len(lists))
-    if len(lists) < recipe.requests:
-        raise RoutingError(
-            f"{len(lists)} requests are too few to train on",
-            next_step=f"give at least {recipe.requests} whose tool is in its registry",
-        )
-    if total < 1:
-        raise RoutingError(
-            f"epochs = {recipe.epochs:g} of {len(lists)} requests is less than one request",
-            next_step="choose more epochs",
-        )
+    total = _total(len(lists), recipe)
     import torch
 
     torch.manual_seed(recipe.seed)
@@ -152,6 +142,22 @@ def tune_reader(
             tell(f"tuning the cross-encoder: {mean} after {seen}", gone)
     model.eval()
     return {"requests": seen, "lists": len(lists), "seconds": round(time.monotonic() - began)}
+
+
+def _total(count: int, recipe: ReaderRecipe) -> int:
+    """Return how many requests are read at most, of `count` that there are."""
+    if count < recipe.requests:
+        raise RoutingError(
+            f"{count} requests are too few to train on",
+            next_step=f"give at least {recipe.requests} whose tool is in its registry",
+        )
+    total = int(recipe.epochs * count)
+    if total < 1:
+        raise RoutingError(
+            f"epochs = {recipe.epochs:g} of {count} requests is less than one request",
+            next_step="choose more epochs",
+        )
+    return total
 
 
 def _drawn(
