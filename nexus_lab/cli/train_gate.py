@@ -59,8 +59,10 @@ def train_gate(
     The weights are used from the next router on. Calibrate the gate afterwards: nexus-lab route calibrate.
     """
     import torch
+    from rich.markup import escape
     from rich.progress import Progress
 
+    from nexus_lab.registry import neutralise
     from nexus_lab.routing.train_gate import train_embedder, train_reader
     from nexus_lab.routing.tune_embedder import EmbedderRecipe
     from nexus_lab.routing.tune_reader import ReaderRecipe
@@ -79,7 +81,7 @@ def train_gate(
             task = progress.add_task("training", total=1.0)
 
             def tell(what: str, done: float) -> None:
-                progress.update(task, description=what, completed=done)
+                progress.update(task, description=escape(neutralise(what)), completed=done)
 
             if part is Part.READER:
                 trained = train_reader(

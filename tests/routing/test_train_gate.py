@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from routing_tools import WordEmbedder, tool
 from typer.testing import CliRunner
 
@@ -14,7 +16,7 @@ from nexus_lab.cli._app import app
 from nexus_lab.registry import Registry
 from nexus_lab.routing import RoutingError
 from nexus_lab.routing.reading import request_text, tool_text
-from nexus_lab.routing.train_gate import Lesson, train_reader
+from nexus_lab.routing.train_gate import Lesson, Trained, train_reader
 from nexus_lab.routing.training_rows import share_of, training_pool
 from nexus_lab.routing.tune_reader import ReaderRecipe, tune_reader
 from nexus_lab.routing.tuning_lists import candidate_lists
@@ -130,6 +132,29 @@ def test_a_break_leaves_the_old_weights(nexus_home: Path, registry: Registry, tm
     assert run.exit_code != 0
     assert "the weights are as they were" in str(run.exception)
     assert not (nexus_home / "data" / "gate").exists()
+
+
+def test_the_name_of_a_registry_is_no_markup(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
+    path = registry.save(tmp_path / "tools.json")
+    card = {"learned_from": [], "done": {}}
+
+    def trained(_lessons: object, **options: Any) -> Trained:
+        options["on_progress"]("finding what 4 requests of [/x]\x1b[2J are mistaken for", 0.5)
+        return Trained(tmp_path / "reader", card)
+
+    shown = StringIO()
+    monkeypatch.setattr("nexus_lab.routing.train_gate.train_reader", trained)
+    monkeypatch.setattr(
+        "nexus_lab.cli.train_gate.console", Console(file=shown, width=200, force_terminal=True)
+    )
+    run = CliRunner().invoke(app, ["train-gate", "--registry", str(path), "--requests", str(rows)])
+    assert run.exit_code == 0, run.exception
+    assert "requests of [/x]" in shown.getvalue()
+    assert "\x1b[2J" not in shown.getvalue()
 
 
 @pytest.mark.parametrize(
