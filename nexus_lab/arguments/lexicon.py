@@ -67,8 +67,7 @@ NUMBERS = {
             r"\S+",
             "zero one/first two/second three/third four/fourth five/fifth six/sixth seven/seventh "
             "eight/eighth nine/ninth ten/tenth eleven twelve thirteen fourteen fifteen sixteen "
-            "seventeen eighteen nineteen"
-            "twenty",
+            "seventeen eighteen nineteen twenty",
         )
     )
     for word in words.split("/")
@@ -156,8 +155,7 @@ CALLED = {
         "time": "time hour at when start end",
         "clock": "time hour at when start end",
         "quote": "title body text message comment content name query label subject description phrase "
-        "keyword"
-        "note summary caption",
+        "keyword note summary caption",
         "tail": "title body text message comment content query subject description note prompt question "
         "command",
         "zone": "timezone tz zone",
@@ -167,8 +165,7 @@ CALLED = {
         "money": "amount price cost budget salary income value principal investment payment fee total",
         "share": "rate percentage percent ratio interest yield growth probability fraction discount tax",
         "capitals": "name city location title artist author person country place state team company "
-        "destination"
-        "origin actor director",
+        "destination origin actor director",
         "number": "number count limit size amount quantity id page line year age",
         "whole": "query prompt text question message input content",
         "phrase": "query text content title description keyword topic message",
