@@ -11,7 +11,15 @@ from nexus_lab.agent.aside import ModelAside
 from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.rows import OpKind, OpRow
 from nexus_lab.agent.transcript import Transcript, join_tokens
-from nexus_lab.cache import Append, CacheProgram, MessageSpan, Moment, ProgramRunner, Splice
+from nexus_lab.cache import (
+    Append,
+    CacheProgram,
+    MessageSpan,
+    Moment,
+    ProgramError,
+    ProgramRunner,
+    Splice,
+)
 from nexus_lab.cache.compaction import compact, compaction_pays
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
@@ -282,13 +290,18 @@ class Conversation:
         """Let the conversation stand as `texts`, and prefill what follows the first change.
 
         Nothing that was dropped before is in the cache afterwards, nor what it did to later rows.
+
+        Raises
+        ------
+        ProgramError
+            When a text names a source that is no message; nothing has changed then.
         """
         transcript, old, tokens = self.transcript.restarted(), self.tokens, list[int]()
         spans: list[MessageSpan] = []
         for item in texts:
             start = len(tokens)
             rendered = join_tokens(transcript.message(item.role, item.text))
-            was = None if item.source is None else self.messages[item.source]
+            was = self._source(item)
             if was is not None and was.text == item.text:
                 # What was generated need not be what its text tokenises to.
                 tokens += old[was.start : was.stop]
@@ -302,6 +315,17 @@ class Conversation:
             span.set(reused=result.start.tokens)
         self.transcript, self.messages = transcript, spans
         return result
+
+    def _source(self, item: TextMessage) -> MessageSpan | None:
+        """Return the message that a text is, or edits."""
+        if item.source is None:
+            return None
+        if item.source not in range(len(self.messages)):
+            raise ProgramError(
+                f"a text has the source {item.source!r}, and there are {len(self.messages)} messages",
+                next_step="name the place of a message, from 0, or None for a new one",
+            )
+        return self.messages[item.source]
 
     def step(
         self,

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nexus_lab.cache.base import Edit
+from nexus_lab.cache.base import Edit, TextMessage
 from nexus_lab.cache.ops import Append, Drop, ProgramError, Repair, Repos, Splice
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache.ops import CacheOp, Range
     from nexus_lab.policy_text import PolicySpec
 
-    UserFunction: TypeAlias = Callable[[Moment], Edit | Iterable[CacheOp | Range] | None]
+    UserFunction: TypeAlias = Callable[[Moment], Edit | CacheOp | Iterable[CacheOp | Range] | None]
 
 __all__ = ["FunctionPolicy", "make_policy"]
 
@@ -40,8 +40,8 @@ class FunctionPolicy:
     Attributes
     ----------
     function
-        Takes a `Moment`; returns an `Edit`, or operations in order, in which a pair (start, stop) stands for
-        a drop of these logical tokens; or None for nothing.
+        Takes a `Moment`; returns an `Edit`, or an operation, or several in order, in which a pair
+        (start, stop) stands for a drop of these logical tokens; or None for nothing.
     name
         Name in settings and results.
     """
@@ -59,6 +59,8 @@ class FunctionPolicy:
         """
         try:
             said = self.function(moment)
+            edit = said if isinstance(said, Edit) else Edit(ops=_several(said))
+            ops, texts = tuple(edit.ops), None if edit.texts is None else tuple(edit.texts)
         except Cancelled:
             raise  # stopped in a word with the model
         except Exception as error:
@@ -66,9 +68,12 @@ class FunctionPolicy:
                 f"the policy {self.name} failed: {type(error).__name__}: {error}",
                 next_step="mend the function, or choose another policy",
             ) from error
-        if said is None or isinstance(said, Edit):
-            return said or Edit()
-        return Edit(ops=tuple(self._op(item) for item in said))
+        for item in texts or ():
+            if not isinstance(item, TextMessage) or not isinstance(item.text, str):
+                raise ProgramError(
+                    f"the policy {self.name} returned {item!r} for a text", next_step="return TextMessage"
+                )
+        return Edit(ops=tuple(self._op(item) for item in ops), texts=texts)
 
     def _op(self, item: Any) -> CacheOp:
         if isinstance(item, _OPS):
@@ -80,6 +85,13 @@ class FunctionPolicy:
                 f"the policy {self.name} returned {item!r}",
                 next_step="return operations, or pairs (start, stop) to drop",
             ) from error
+
+
+def _several(said: Any) -> tuple[Any, ...]:
+    """Return what a function said as a tuple; this is where a generator runs."""
+    if said is None:
+        return ()
+    return (said,) if isinstance(said, _OPS) else tuple(said)
 
 
 def make_policy(

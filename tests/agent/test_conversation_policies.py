@@ -16,6 +16,7 @@ from nexus_lab.cache import (
     Edit,
     FullPolicy,
     FunctionPolicy,
+    ProgramError,
     TextMessage,
     make_policy,
 )
@@ -217,3 +218,11 @@ def test_a_stop_within_a_function_of_the_user_is_no_failure_of_it(talk):
     talk.policy = FunctionPolicy(stopped)
     with pytest.raises(Cancelled):
         talk.tidy()
+
+
+@pytest.mark.parametrize("source", [6, -1, "first"])
+def test_a_text_of_no_message_is_refused_before_anything_changes(talk, source):
+    program, spans, text = talk.runner.program, list(talk.messages), talk.transcript.mark()
+    with pytest.raises(ProgramError, match="there are 6 messages"):
+        talk.rewrite([TextMessage("user", "Hello.", source=source)])
+    assert (talk.runner.program, talk.messages, talk.transcript.mark()) == (program, spans, text)

@@ -20,6 +20,7 @@ from nexus_lab.cache import (
     Repos,
     RollingDropPolicy,
     SummarisePolicy,
+    TextMessage,
     ToolPolicy,
     TrimPolicy,
     make_policy,
@@ -205,6 +206,37 @@ def test_a_function_of_the_user(tmp_path):
     for wrong in ("", "nothing", f"{source}:missing", f"{tmp_path}/none.py:calls"):
         with pytest.raises(ProgramError):
             make_policy(f"python(function={wrong})" if wrong else "python")
+
+
+def failing_late(moment):
+    yield (0, 1)
+    raise LookupError(len(moment.messages))
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (5, "TypeError"),
+        (True, "TypeError"),
+        (Edit(ops=5), "TypeError"),
+        (Edit(ops=("all",)), "returned 'all'"),
+        (Edit(texts=("all",)), "returned 'all' for a text"),
+        (Edit(texts=(TextMessage("user", None),)), "for a text"),
+        (failing_late, "LookupError: 2"),
+    ],
+)
+def test_whatever_a_function_returns_is_a_typed_error(said, problem):
+    function = said if callable(said) else lambda _moment: said
+    with pytest.raises(ProgramError, match=problem):
+        FunctionPolicy(function).decide(conversation("user", "call"))
+
+
+def test_a_function_may_return_one_operation_or_an_edit_of_pairs():
+    moment = conversation("user", "call")
+    assert FunctionPolicy(lambda _moment: Drop(((0, 3),))).decide(moment).ops == (Drop(((0, 3),)),)
+    texts = (TextMessage("user", "Hello."),)
+    edit = FunctionPolicy(lambda _moment: Edit(ops=[(0, 3)], texts=list(texts))).decide(moment)
+    assert edit == Edit(ops=(Drop(((0, 3),)),), texts=texts)
 
 
 def test_policies_by_name():
