@@ -14,6 +14,8 @@ from nexus_lab.registry import Registry, load_registry
 from nexus_lab.routing import EmbeddingStore, Router, load_embedder, read_rows
 from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import rank
+from nexus_lab.routing.known import package_rows
+from nexus_lab.routing.normalise import normalise
 from nexus_lab.routing.reader import choose_reader
 from nexus_lab.routing.scoring import tools_by_key
 from nexus_lab.routing.training_rows import share_of
@@ -86,8 +88,9 @@ def run(
     """Measure routing.
 
     A request counts as right when the tool in place k or before is its ``gold_tool`` or one of its
-    ``also_ok``; ties count against us, save those that the router itself breaks. Requests whose right tool
-    is not in the registry are left out, and counted in the settings.
+    ``also_ok``; ties are broken as the router breaks them, by the place of the tool. Left out, and counted in
+    the settings, are requests whose right tool is not in the registry, and those that are matched as the same
+    text as one of the package, which its models learned from.
 
     Parameters
     ----------
@@ -133,12 +136,14 @@ def run(
     if unknown:
         raise ResultsError(f"unknown system {unknown[0]!r}", next_step=f"choose from {', '.join(SYSTEMS)}")
     tools = registry if isinstance(registry, Registry) else load_registry(registry)
-    rows = [row for row in _rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
+    asked = [row for row in _rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
+    without = _rows(negatives, apart) if negatives is not None else []
+    rows, refusable = _unlearned(asked), _unlearned(without)
     model = embedder if not isinstance(embedder, str) else load_embedder(embedder, threads=threads)
     stock = load_embedder("stock", threads=threads) if embedder == "bundled" else model
     plan = _Plan(
         queries=rows,
-        negatives=_rows(negatives, apart) if negatives is not None else [],
+        negatives=refusable,
         examples=_examples(examples, rows),
         systems=systems,
         subsets=subsets or {},
@@ -172,6 +177,7 @@ def run(
         "known": known,
         "negatives": negatives.name if negatives else None,
         "examples": len(plan.examples),
+        "learned": {"queries": len(asked) - len(rows), "negatives": len(without) - len(refusable)},
         "left_out": {size: len(rows) - count for size, count in used.items()},
         "confusions": mistakes,
         "embedder": model.name,
@@ -184,6 +190,12 @@ def run(
 def _rows(path: Path, apart: float) -> list[dict[str, Any]]:
     rows = ({"gold_tool": row.get("tool"), **row} for row in read_rows(path))
     return [row for row in rows if share_of(row["query"]) >= apart]
+
+
+def _unlearned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows whose request is none of the package's, as both are matched."""
+    learned = {normalise(row["request"]).text for row in package_rows()}
+    return [row for row in rows if normalise(row["query"]).text not in learned]
 
 
 def _examples(path: Path | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

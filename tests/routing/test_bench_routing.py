@@ -179,6 +179,22 @@ def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, wor
     assert result.n == 5
 
 
+def test_requests_of_the_package_are_left_out_and_counted(
+    tmp_path: Path, registry: Registry, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    learned = ["List the open issues of globex/infra", "Wash windows"]
+    monkeypatch.setattr(bench, "package_rows", lambda: tuple({"request": text} for text in learned))
+    found = bench.run(
+        registry,
+        write(tmp_path / "queries.jsonl", QUERIES),
+        negatives=write(tmp_path / "negatives.jsonl", NEGATIVES),
+        systems=["full"],
+        embedder=words,
+    )
+    assert found.settings["learned"] == {"queries": 1, "negatives": 1}
+    assert {one.n for one in found.results if one.metric == "top1" and "style" not in one.case} == {3}
+
+
 def test_nonsense_is_refused(tmp_path: Path, registry: Registry, words: WordEmbedder):
     queries = write(tmp_path / "queries.jsonl", QUERIES[-1:])
     with pytest.raises(ResultsError, match="no request has its tool"):
