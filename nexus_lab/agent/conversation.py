@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SnapshotStore,
         TextMessage,
     )
+    from nexus_lab.cache.ops import Range
     from nexus_lab.engine import Engine, Generation
 
 __all__ = ["Conversation", "Mark"]
@@ -296,25 +297,35 @@ class Conversation:
         ProgramError
             When a text names a source that is no message; nothing has changed then.
         """
-        transcript, old, tokens = self.transcript.restarted(), self.tokens, list[int]()
+        transcript, tokens = self.transcript.restarted(), list[int]()
         spans: list[MessageSpan] = []
         for item in texts:
-            start = len(tokens)
+            start, was, thought = len(tokens), self._source(item), None
             rendered = join_tokens(transcript.message(item.role, item.text))
-            was = self._source(item)
             if was is not None and was.text == item.text:
                 # What was generated need not be what its text tokenises to.
-                tokens += old[was.start : was.stop]
+                kept, thought = self._still_active(was, start)
+                tokens += kept
             else:
                 tokens += rendered
             calls = was is not None and was.calls
-            spans.append(MessageSpan(item.role, start, len(tokens), item.text, calls))
+            spans.append(MessageSpan(item.role, start, len(tokens), item.text, calls, thought))
         self._note = f"policy {self.policy.name}"
         with self._emitter.span(EventKind.PREFILL, "rewritten", tokens=len(tokens)) as span:
             result = self.runner.run(CacheProgram((Append(tuple(tokens)),)))
             span.set(reused=result.start.tokens)
         self.transcript, self.messages = transcript, spans
         return result
+
+    def _still_active(self, was: MessageSpan, start: int) -> tuple[list[int], Range | None]:
+        """Return the active tokens of a message, and the range of its thinking once they begin at `start`."""
+        state = self.runner.snapshot.state
+        active = state.active[was.start : was.stop]
+        kept = state.tokens[was.start : was.stop][active].tolist()
+        if was.thought is None:
+            return kept, None
+        first, last = (start + int(active[: at - was.start].sum()) for at in was.thought)
+        return kept, (first, last) if first < last else None
 
     def _source(self, item: TextMessage) -> MessageSpan | None:
         """Return the message that a text is, or edits."""

@@ -321,8 +321,8 @@ class TextMessage:
     Attributes
     ----------
     source
-        Which of the messages so far it was; None for a new one. With the text of its source it keeps the very
-        tokens.
+        Which of the messages so far it was; None for a new one. With the text of its source it keeps those
+        of the very tokens that are active, and its thinking stays known.
     """
 
     role: str
@@ -386,7 +386,8 @@ class Edit:
         Operations to run now.
     texts
         The conversation as its text is to stand from now on; what follows the first change is prefilled anew,
-        without anything that was dropped before. None leaves the text.
+        without anything that was dropped before: it is no part of the logical tokens any more. None leaves
+        the text.
     """
 
     ops: tuple[CacheOp, ...] = ()

@@ -16,6 +16,7 @@ from nexus_lab.cache import (
     Edit,
     FullPolicy,
     FunctionPolicy,
+    Moment,
     ProgramError,
     TextMessage,
     make_policy,
@@ -226,3 +227,24 @@ def test_a_text_of_no_message_is_refused_before_anything_changes(talk, source):
     with pytest.raises(ProgramError, match="there are 6 messages"):
         talk.rewrite([TextMessage("user", "Hello.", source=source)])
     assert (talk.runner.program, talk.messages, talk.transcript.mark()) == (program, spans, text)
+
+
+def test_a_rewrite_brings_nothing_back_and_keeps_what_is_known_of_thinking(talk, bundled_engine):
+    first, call, last = talk.messages[3], talk.messages[4], talk.messages[5]
+    ranges = [(first.start + 4, first.stop), (call.start, call.thought[0] + 1)]
+    talk.policy = FunctionPolicy(lambda _moment: ranges)
+    talk.apply_policy()
+    before = talk.runner.snapshot.state.n_active - (last.stop - last.start)
+    texts = [TextMessage(span.role, span.text, source=i) for i, span in enumerate(talk.messages)]
+    talk.rewrite([*texts[:-1], TextMessage("tool", "None left.", source=5)])
+    assert talk.messages[5].start == before
+    assert talk.messages[3].stop - talk.messages[3].start == 4
+    assert "AZ 569" not in bundled_engine.detokenize(talk.tokens)
+    assert talk.is_plain
+    again = talk.messages[4]
+    assert again.start == again.thought[0]
+    assert bundled_engine.detokenize(talk.tokens[slice(*again.thought)]) == " me look.\n"
+    drops = make_policy("drop_reasoning(keep_reasoning=0,scope=thoughts)").decide(
+        Moment(messages=tuple(talk.messages), program=talk.runner.program)
+    )
+    assert drops.ops[0].ranges == (talk.messages[2].thought,)
