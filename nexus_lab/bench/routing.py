@@ -9,7 +9,7 @@ import numpy as np
 
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive, median_interval
 from nexus_lab.bench.routing_baselines import Baselines
-from nexus_lab.bench.routing_figures import Seen, confusions, figures
+from nexus_lab.bench.routing_figures import OWN, REGISTRY, Refusable, Seen, confusions, figures
 from nexus_lab.registry import Registry, load_registry
 from nexus_lab.routing import EmbeddingStore, Router, load_embedder, read_rows
 from nexus_lab.routing.deciding import reread
@@ -46,7 +46,6 @@ SYSTEMS = (
 )
 _TIMED = 40
 _DEPTHS = (0, 1000)
-_OWN = "candidates of the row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,8 @@ def run(
         ``tool`` serve as well.
     negatives
         JSON Lines of requests that no tool fits: ``query``, and either ``registry_valid``, the sizes at which
-        none does, or the row's own ``tools``. Without it there are no figures of abstention.
+        none does, or the row's own ``tools``; these are compared only with `queries` that bring ``tools``
+        too. Without it there are no figures of how they are told apart.
     examples
         JSON Lines of ``query`` and ``gold_tool`` that the router learns from first; those that are asked
         too are left out.
@@ -244,7 +244,9 @@ def _observe(
         scanned = router.index.scan(router.index.quantise_query(vector)).scores
         cosines = np.asarray([(views @ vector).max() for views in exact])
         seen.int8.append((_place(_descending(scanned), right), _place(_descending(cosines), right)))
-    seen.refused = _without_tool(router, plan)
+    own = _OwnTools(plan)
+    seen.beside = [own.answered(row) for row in plan.queries if row.get("tools")] if plan.negatives else []
+    seen.refused = _without_tool(router, plan, own)
     return seen
 
 
@@ -298,18 +300,34 @@ def _as_read(router: Router, query: str, stage: StageScores, context: Sequence[A
     return np.asarray(reread(stage, ranking, logits, router.reader_weight), np.intp)
 
 
-def _without_tool(router: Router, plan: _Plan) -> list[tuple[str, RoutingDecision]]:
+class _OwnTools:
+    """Routes requests over the tools that they bring along, without examples."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._router = Router(Registry(), plan.store, cross_encoder=plan.reader, known=False, store=False)
+
+    def route(self, row: dict[str, Any]) -> RoutingDecision:
+        self._router.update(load_registry(row["tools"], name=OWN))
+        return self._router.route(row["query"], row.get("context") or ())
+
+    def answered(self, row: dict[str, Any]) -> tuple[bool, RoutingDecision]:
+        """Return whether the first tool is right, and the decision."""
+        decision = self.route(row)
+        right = _right(row, self._router.registry)
+        return bool(decision.candidates) and decision.candidates[0].tool in right, decision
+
+
+def _without_tool(router: Router, plan: _Plan, own: _OwnTools) -> list[Refusable]:
     """Route the requests that no tool fits: over the registry, or over the tools that they bring along."""
     size = len(router.registry)
     found = []
-    small = Router(Registry(), plan.store, cross_encoder=plan.reader, known=False, store=False)
     for row in plan.negatives:
-        kind, context = str(row.get("kind", "none")), row.get("context") or ()
+        kind = str(row.get("kind", "none"))
         if row.get("tools"):
-            small.update(load_registry(row["tools"], name=_OWN))
-            found.append((kind, small.route(row["query"], context)))
+            found.append(Refusable(kind, OWN, own.route(row)))
         elif size in row.get("registry_valid", (size,)):
-            found.append((kind, router.route(row["query"], context)))
+            decision = router.route(row["query"], row.get("context") or ())
+            found.append(Refusable(kind, REGISTRY, decision))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,21 @@ if TYPE_CHECKING:
     Case = dict[str, Any]
     Row = Mapping[str, Any]
 
-__all__ = ["Seen", "confusions", "figures"]
+__all__ = ["OWN", "REGISTRY", "Refusable", "Seen", "confusions", "figures"]
+
+REGISTRY, OWN = "registry", "candidates of the row"
 
 _TOPS = (1, 3, 5, 10)
 _COVERAGES = (0.8, 0.9)
 _SHARES = 11
+
+
+class Refusable(NamedTuple):
+    """A request that no tool fits: its kind, over which tools it was asked, and the router's decision."""
+
+    kind: str
+    over: str
+    decision: RoutingDecision
 
 
 @dataclass(slots=True)
@@ -38,20 +48,20 @@ class Seen:
         By system, the place of the right tool for each request.
     decisions
         Of the router, one for each request.
-    chosen
-        What the router put first, one for each request.
-    margins
-        Of the scores alone, one for each request.
     int8
         Place of the right tool by INT8 and by float32 vectors.
+    beside
+        Requests over the tools that they bring along: whether the router's first tool is right, and its
+        decision.
     refused
-        Requests that no tool fits: their kind, and the router's decision.
+        Requests that no tool fits.
     """
 
     places: dict[str, list[int]] = field(default_factory=dict)
     decisions: list[RoutingDecision] = field(default_factory=list)
     int8: list[tuple[int, int]] = field(default_factory=list)
-    refused: list[tuple[str, RoutingDecision]] = field(default_factory=list)
+    beside: list[tuple[bool, RoutingDecision]] = field(default_factory=list)
+    refused: list[Refusable] = field(default_factory=list)
 
     @property
     def first(self) -> NDArray[np.bool_]:
@@ -143,27 +153,40 @@ def _curve(seen: Seen, case: Case) -> list[Result]:
 
 
 def _abstention(seen: Seen, case: Case) -> list[Result]:
-    """Return how requests with and without a tool are told apart, and what that is worth."""
-    refused = sum(decision.outcome is Outcome.NO_TOOL for decision in seen.decisions)
-    results = [proportion(refused, len(seen.decisions), case=case, metric="false_abstention")]
-    if not seen.refused:
-        return results
-    kinds: dict[str, list[RoutingDecision]] = {"all": [decision for _, decision in seen.refused]}
-    for kind, decision in seen.refused:
-        kinds.setdefault(kind, []).append(decision)
-    for kind, decisions in kinds.items():
-        results += _told_apart(seen, decisions, {**case, "negatives": kind})
+    """Return how requests with and without a tool are told apart, and what that is worth.
+
+    Only requests over the same tools are compared: over few tools that the models never saw, all scores are
+    lower than over many that have examples.
+    """
+    results: list[Result] = []
+    answerable = {REGISTRY: list(zip(seen.first.tolist(), seen.decisions, strict=True)), OWN: seen.beside}
+    for over, fitting in answerable.items():
+        at = {**case, "over": over}
+        if fitting:
+            refused = sum(decision.outcome is Outcome.NO_TOOL for _, decision in fitting)
+            results.append(proportion(refused, len(fitting), case=at, metric="false_abstention"))
+        kinds: dict[str, list[RoutingDecision]] = {}
+        for one in seen.refused:
+            if one.over == over:
+                kinds.setdefault("all", []).append(one.decision)
+                kinds.setdefault(one.kind, []).append(one.decision)
+        for kind, decisions in kinds.items():
+            results += _told_apart(fitting, decisions, {**at, "negatives": kind})
     return results
 
 
-def _told_apart(seen: Seen, without: Sequence[RoutingDecision], case: Case) -> list[Result]:
-    fits, below = [_fit(one) for one in seen.decisions], [_fit(one) for one in without]
+def _told_apart(
+    fitting: Sequence[tuple[bool, RoutingDecision]], without: Sequence[RoutingDecision], case: Case
+) -> list[Result]:
+    fits, below = [_fit(one) for _, one in fitting], [_fit(one) for one in without]
+    caught = sum(decision.outcome is Outcome.NO_TOOL for decision in without)
+    results = [proportion(caught, len(below), case=case, metric="negatives_refused")]
+    if not fits:
+        return results
     value, low, high = _auroc_interval(fits, below)
     n = len(fits) + len(below)
-    results = [Result(case=case, metric="abstain_auroc", value=value, low=low, high=high, n=n)]
-    caught = sum(decision.outcome is Outcome.NO_TOOL for decision in without)
-    results.append(proportion(caught, len(below), case=case, metric="negatives_refused"))
-    right = np.asarray([*seen.first, *(False for _ in below)])
+    results.append(Result(case=case, metric="abstain_auroc", value=value, low=low, high=high, n=n))
+    right = np.asarray([*(first for first, _ in fitting), *(False for _ in below)])
     order = np.argsort(-np.asarray([*fits, *below]), kind="stable")
     for coverage in _COVERAGES:
         kept = order[: round(coverage * n)]

@@ -90,7 +90,7 @@ def test_requests_without_their_tool_are_counted_apart(found: ResultFile):
 
 def test_abstention_is_measured_on_negatives_of_the_size(found: ResultFile):
     # Three of the four answerable requests score above both negatives, the fourth above none.
-    assert value(found, "abstain_auroc", n_tools=5, system="full", negatives="all") == 0.75
+    assert value(found, "abstain_auroc", n_tools=5, system="full", over="registry", negatives="all") == 0.75
     (result,) = [
         one
         for one in found.results
@@ -98,7 +98,7 @@ def test_abstention_is_measured_on_negatives_of_the_size(found: ResultFile):
     ]
     assert result.n == 1
     # Five of the six requests are answered, and three of the answers are right.
-    case = {"n_tools": 5, "system": "full", "negatives": "all", "coverage": 0.8}
+    case = {"n_tools": 5, "system": "full", "over": "registry", "negatives": "all", "coverage": 0.8}
     assert value(found, "selective_accuracy", **case) == pytest.approx(3 / 5)
 
 
@@ -162,21 +162,22 @@ def test_the_share_for_the_calibration_is_left_out(tmp_path: Path, registry: Reg
 
 
 def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, words: WordEmbedder):
-    own = [{"name": "braise", "description": "Braise cabbage"}]
+    own = [{"name": "braise", "description": "Braise cabbage"}, {"name": "fry", "description": "Fry leeks"}]
     rows = [{"query": "Wash windows", "kind": "irrelevance", "tools": own}]
-    found = bench.run(
-        registry,
-        write(tmp_path / "queries.jsonl", QUERIES),
-        negatives=write(tmp_path / "negatives.jsonl", rows),
-        systems=["full"],
-        embedder=words,
-    )
-    (result,) = [
-        one
-        for one in found.results
-        if one.metric == "abstain_auroc" and one.case["negatives"] == "irrelevance"
-    ]
-    assert result.n == 5
+    negatives = write(tmp_path / "negatives.jsonl", rows)
+    told = {"n_tools": 5, "system": "full", "over": "candidates of the row", "negatives": "irrelevance"}
+
+    def run(queries: list[dict[str, Any]]) -> ResultFile:
+        path = write(tmp_path / "queries.jsonl", queries)
+        return bench.run(registry, path, negatives=negatives, systems=["full"], embedder=words)
+
+    alone = run(QUERIES)
+    assert value(alone, "negatives_refused", **told) == 1.0
+    assert not any(one.metric == "abstain_auroc" for one in alone.results)
+    beside = run([*QUERIES, {"query": "Braise the cabbage", "gold_tool": "braise", "tools": own}])
+    (result,) = [one for one in beside.results if one.metric == "abstain_auroc" and one.case == told]
+    assert (result.n, result.value) == (2, 1.0)
+    assert value(beside, "selective_accuracy", **told, coverage=0.8) == 0.5
 
 
 def test_requests_of_the_package_are_left_out_and_counted(
