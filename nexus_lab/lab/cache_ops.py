@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Breakpoints", "OpBook", "OpCell"]
 
 _AGAIN = ("return", "rewind", "step")
+_OPERATIONS = frozenset(kind.value for kind in OpKind)
 _ESCALATED = ("escalated", "escalation_unavailable")
 
 
@@ -187,7 +188,8 @@ class OpBook:
             self._pending.add("failed")
 
     def _hear_decline(self, event: Event) -> None:
-        if self._last is not None and event.parent == self._last.span:
+        of_operation = event.name in _OPERATIONS  # a policy is declined in the same span
+        if of_operation and self._last is not None and event.parent == self._last.span:
             self._decline(self._last, event)
 
     def _hear_ops(self, event: Event) -> None:

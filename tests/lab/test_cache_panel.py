@@ -344,3 +344,14 @@ def test_stopping_a_fork_ends_the_row_of_requests(desk):
     assert desk.panels["agent"].turns[-1].state == "cancelled"
     assert "2 requests not asked again" in desk.bar.part()["notice"]["text"]
     assert ask(desk, "Say hello").outcome is TurnOutcome.CALLED
+
+
+def test_a_policy_that_failed_is_no_decline_of_the_operation_before_it(bundled_engine, tmp_path):
+    source = tmp_path / "policies.py"
+    source.write_text("def fails(moment):\n    raise ValueError\n")
+    with told_desk(bundled_engine, tmp_path, policy=f"python(function={source}:fails)") as desk:
+        assert ask(desk, "Say hello").outcome is TurnOutcome.CALLED
+        settle(desk)
+        assert [op["declined"] for op in to_json(desk.panels["cache"].part())["ops"] if op["declined"]] == []
+        spans = to_json(desk.panels["agent"].part())["turns"][-1]["spans"]
+        assert [span["name"] for span in spans if span["status"] == "declined"] == ["policy"]
