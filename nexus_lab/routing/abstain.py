@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-__all__ = ["NoTool", "fit_no_tool", "reading_signals", "stage_signals"]
+__all__ = ["READING_SIGNALS", "STAGE_SIGNALS", "NoTool", "fit_no_tool", "reading_signals", "stage_signals"]
+
+# By these names a calibration knows them.
+STAGE_SIGNALS = ("dense", "example", "log_tools")
+READING_SIGNALS = ("reader_best", "reader_second", "reader_any")
 
 _LEAST = 8
 _STEPS, _RIDGE = 60, 1e-2
@@ -61,21 +65,20 @@ def stage_signals(stage: StageScores, ranking: Ranking) -> dict[str, float]:
     Its lead is left out: among few tools that do not fit, one leads by much.
     """
     best = int(ranking.order[0])
-    return {
-        "dense": float(stage.dense[best]),
-        "example": max(0.0, float(stage.examples.best[best])),
-        "log_tools": math.log(len(stage.names)),
-    }
+    values = (
+        float(stage.dense[best]),
+        max(0.0, float(stage.examples.best[best])),
+        math.log(len(stage.names)),
+    )
+    return dict(zip(STAGE_SIGNALS, values, strict=True))
 
 
 def reading_signals(logits: Floats) -> dict[str, float]:
     """Return what a cross-encoder says: its best score, the second, and the log-odds that none fits."""
     ranked = np.sort(logits.astype(np.float64))[::-1]
-    return {
-        "reader_best": float(ranked[0]),
-        "reader_second": float(ranked[1]) if len(ranked) > 1 else float(ranked[0]) - 5.0,
-        "reader_any": float(np.logaddexp.reduce(ranked)),
-    }
+    second = float(ranked[1]) if len(ranked) > 1 else float(ranked[0]) - 5.0
+    values = (float(ranked[0]), second, float(np.logaddexp.reduce(ranked)))
+    return dict(zip(READING_SIGNALS, values, strict=True))
 
 
 def fit_no_tool(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.paths import atomic_write, config_dir
-from nexus_lab.routing.abstain import NoTool
+from nexus_lab.routing.abstain import READING_SIGNALS, STAGE_SIGNALS, NoTool
 from nexus_lab.routing.base import CalibrationError
 
 if TYPE_CHECKING:
@@ -227,37 +227,49 @@ def load_calibration(embedder: str, scoring: str) -> tuple[RouterCalibration, st
     """
     path = user_calibration_path(embedder)
     if path.is_file():
-        own = _parse(path.read_text(encoding="utf-8"), str(path))
+        own = _parse(path, str(path))
         if (own.embedder, own.scoring) == (embedder, scoring):
             return own, "user"
-    text = files("nexus_lab.routing").joinpath("calibration.json").read_text(encoding="utf-8")
-    shipped = _parse(text, "the calibration in the package")
+    packed = files("nexus_lab.routing").joinpath("calibration.json")
+    shipped = _parse(packed, "the calibration in the package")
     same = (shipped.embedder, shipped.scoring) == (embedder, scoring)
     return shipped, "shipped" if same else "shipped for another embedder"
 
 
-def _no_tool(values: dict[str, Any] | None) -> NoTool | None:
-    return None if values is None else NoTool(**values)
+def _no_tool(values: dict[str, Any] | None, signals: Sequence[str]) -> NoTool | None:
+    if values is None:
+        return None
+    weights = {str(name): float(weight) for name, weight in dict(values["weights"]).items()}
+    unknown = sorted(weights.keys() - set(signals))
+    if unknown:
+        raise ValueError(f"there is no signal {unknown[0]!r}")
+    return NoTool(**{**values, "weights": weights})
 
 
-def _parse(text: str, origin: str) -> RouterCalibration:
+def _parse(file: Any, origin: str) -> RouterCalibration:
     try:
-        values = json.loads(text)
-        gate, abstention = Calibration(**values["gate"]), values["abstention"]
-        return RouterCalibration(
-            gate=gate,
-            abstention=Abstention(**{**abstention, "rates": tuple(abstention["rates"])}),
-            embedder=str(values["embedder"]),
-            scoring=str(values["scoring"]),
-            command=str(values["command"]),
-            settings=dict(values.get("settings", {})),
-            reader=values.get("reader"),
-            reader_weight=float(values.get("reader_weight", READER_WEIGHT)),
-            no_tool=_no_tool(values.get("no_tool")),
-            no_tool_read=_no_tool(values.get("no_tool_read")),
-            curve=tuple(values.get("curve", ())),
-        )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return _calibration(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CalibrationError(
-            f"{origin} cannot be read: {error}", next_step="delete it, or run nexus-lab route calibrate again"
+            f"{origin} cannot be read: {error}",
+            next_step="delete it, and run nexus-lab route calibrate again",
         ) from error
+
+
+def _calibration(values: Any) -> RouterCalibration:
+    if values["version"] != _VERSION:
+        raise ValueError(f"it is of version {values['version']}, not {_VERSION}")
+    gate, abstention = Calibration(**values["gate"]), values["abstention"]
+    return RouterCalibration(
+        gate=gate,
+        abstention=Abstention(**{**abstention, "rates": tuple(abstention["rates"])}),
+        embedder=str(values["embedder"]),
+        scoring=str(values["scoring"]),
+        command=str(values["command"]),
+        settings=dict(values.get("settings", {})),
+        reader=values.get("reader"),
+        reader_weight=float(values.get("reader_weight", READER_WEIGHT)),
+        no_tool=_no_tool(values.get("no_tool"), STAGE_SIGNALS),
+        no_tool_read=_no_tool(values.get("no_tool_read"), STAGE_SIGNALS + READING_SIGNALS),
+        curve=tuple(values.get("curve", ())),
+    )

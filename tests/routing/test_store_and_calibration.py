@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -149,6 +149,41 @@ def test_a_calibration_of_the_user_comes_first():
     assert path == user_calibration_path("words-1")
     assert load_calibration("words-1", SCORING) == (mine, "user")
     assert load_calibration("words-1", "another scoring")[1] == "shipped for another embedder"
+
+
+def signals(*names: str) -> dict[str, Any]:
+    return {"weights": dict.fromkeys(names, 1.0), "intercept": 0.0, "limit": 0.5, "n": 9, "n_none": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": 1}, "version 1, not 2"),
+        ({"no_tool": signals("dense", "lead")}, "no signal 'lead'"),
+        ({"no_tool": signals("dense", "reader_best")}, "no signal 'reader_best'"),
+        ({"no_tool_read": signals("reader_worst")}, "no signal 'reader_worst'"),
+        ({"no_tool": {**signals(), "weights": ["dense"]}}, "cannot be read"),
+        ({"gate": 3}, "cannot be read"),
+    ],
+)
+def test_a_calibration_of_another_make_is_a_typed_error(change: dict[str, Any], why: str):
+    path = save_calibration(calibration("words-1"))
+    known = json.loads(path.read_text()) | {
+        "no_tool": signals("dense"),
+        "no_tool_read": signals("reader_best"),
+    }
+    path.write_text(json.dumps(known))
+    assert load_calibration("words-1", SCORING)[1] == "user"
+    path.write_text(json.dumps(known | change))
+    with pytest.raises(CalibrationError, match=why):
+        load_calibration("words-1", SCORING)
+
+
+def test_a_calibration_that_is_no_text_is_a_typed_error():
+    path = save_calibration(calibration("words-1"))
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(CalibrationError, match="cannot be read"):
+        load_calibration("words-1", SCORING)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"gate": {"tau": 1}})])
