@@ -49,6 +49,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                 f"line {number} of {path} has no text under 'query': {shown}",
                 next_step='write objects such as {"query": "List my issues"}',
             )
+        context = row.get("context") or []
+        if not isinstance(context, list) or not all(isinstance(turn, dict) for turn in context):
+            raise RowsError(
+                f"line {number} of {path} has a 'context' that is no list of turns",
+                next_step='write {"context": [{"role": "user", "content": "Look at acme/docs"}]}',
+            )
         rows.append(row)
     return rows
 

@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import Registry, ToolSpec
+from nexus_lab.registry import Registry, ToolSpec, neutralise
+from nexus_lab.routing.rows import RowsError
 from nexus_lab.routing.scoring import tools_by_key
 
 if TYPE_CHECKING:
@@ -80,11 +81,22 @@ def training_pool(
 
 
 def described_tools(rows: Iterable[Mapping[str, Any]]) -> Registry:
-    """Return the tools that rows bring along: ``description``, and ``parameters`` by name."""
+    """Return the tools that rows bring along: ``description``, and ``parameters`` by name.
+
+    Raises
+    ------
+    RowsError
+        When the parameters are not by name.
+    """
     found: dict[str, ToolSpec] = {}
     for row in rows:
         if isinstance(row.get("description"), str) and isinstance(row.get("tool"), str):
             described = row.get("parameters") or {}
+            if not isinstance(described, dict):
+                raise RowsError(
+                    f"the parameters of {neutralise(row['tool'], limit=80)} are not given by name",
+                    next_step='write {"parameters": {"city": "Where"}}',
+                )
             properties = {name: {"description": str(text)} for name, text in described.items()}
             schema = {"type": "object", "properties": properties}
             found[row["tool"]] = ToolSpec(row["tool"], row["description"], schema, server=row.get("server"))

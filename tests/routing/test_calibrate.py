@@ -88,7 +88,14 @@ def test_pairs_of_another_registry_do_not_calibrate(tmp_path: Path, registry: Re
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [('{"query": "a"}\n{', "line 2"), ('{"query": 3}', "no text under"), ("[1]", "line 1")]
+    ("text", "part"),
+    [
+        ('{"query": "a"}\n{', "line 2"),
+        ('{"query": 3}', "no text under"),
+        ("[1]", "line 1"),
+        ('{"query": "a", "context": "hi"}', "line 1 .* no list of turns"),
+        ('{"query": "a", "context": ["hi"]}', "no list of turns"),
+    ],
 )
 def test_a_broken_row_is_named_by_its_line(tmp_path: Path, text: str, part: str):
     path = tmp_path / "rows.jsonl"

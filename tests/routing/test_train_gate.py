@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from nexus_lab.cli._app import app
 from nexus_lab.registry import Registry
-from nexus_lab.routing import RoutingError
+from nexus_lab.routing import RoutingError, RowsError
 from nexus_lab.routing.reading import request_text, tool_text
 from nexus_lab.routing.train_gate import Lesson, Trained, train_reader
-from nexus_lab.routing.training_rows import share_of, training_pool
+from nexus_lab.routing.training_rows import described_tools, share_of, training_pool
 from nexus_lab.routing.tune_reader import ReaderRecipe, tune_reader
 from nexus_lab.routing.tuning_lists import candidate_lists
 from nexus_lab.routing.weights import read_card, weights_folder
@@ -166,6 +166,13 @@ def test_training_on_too_little_is_refused(
     lists = candidate_lists(training_pool(registry, ROWS), words)[:count]
     with pytest.raises(RoutingError, match=why):
         tune_reader(None, None, lists, ReaderRecipe(epochs=epochs), lambda _what, _done: None)
+
+
+def test_parameters_of_described_tools_are_by_name():
+    row = {"tool": "braise", "request": "Braise it", "description": "Braise", "parameters": {"dish": "What"}}
+    assert described_tools([row])["braise"].properties == {"dish": {"description": "What"}}
+    with pytest.raises(RowsError, match="of braise are not given by name"):
+        described_tools([{**row, "parameters": ["dish"]}])
 
 
 def test_there_must_be_something_to_learn_from(registry: Registry):
