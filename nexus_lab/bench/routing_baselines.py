@@ -28,7 +28,7 @@ class Baselines:
     Parameters
     ----------
     embedder
-        The same as ours, so that what differs is what is done with it.
+        As it came, or ours, so that what differs is what is done with its vectors.
     """
 
     def __init__(self, registry: Registry, embedder: Embedder) -> None:

@@ -38,7 +38,7 @@ _STYLES = {"auto": "green", "escalated": "cyan", "escalation_unavailable": "yell
 _VIEW_WIDTH = 60
 
 Registry = Annotated[Path, typer.Argument(help="Tool list, OpenAPI, client configuration or saved registry.")]
-Embedder = Annotated[str, typer.Option(help="bundled, a folder, or hf:owner/name.")]
+Embedder = Annotated[str, typer.Option(help="bundled, stock, a folder, or hf:owner/name.")]
 
 
 @app.command(_DEFAULT)
