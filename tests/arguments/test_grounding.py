@@ -194,7 +194,8 @@ def test_the_plan_of_a_call_allows_only_what_was_said():
     ],
 )
 def test_a_schema_that_cannot_be_applied_still_has_a_plan(schema: dict[str, Any]):
-    plan = plan_call(ToolSpec("rename", "", {"properties": {"name": schema}}), "Name it alpha")
+    spec = ToolSpec("rename", "", {"properties": {"name": schema}, "required": ["name"]})
+    plan = plan_call(spec, "Name it alpha")
     assert plan.schema_used["properties"].keys() == {"name"}
 
 
