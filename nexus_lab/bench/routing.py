@@ -88,8 +88,8 @@ def run(
 
     A request counts as right when the tool in place k or before is its ``gold_tool`` or one of its
     ``also_ok``; ties are broken as the router breaks them, by the place of the tool. Left out, and counted in
-    the settings, are requests whose right tool is not in the registry, and those that are matched as the same
-    text as one of the package, which its models learned from.
+    the settings, are requests whose right tool is not in the registry, and those that, masked, equal one of
+    the package, which its models learned from.
 
     Parameters
     ----------
@@ -193,9 +193,14 @@ def _rows(path: Path, apart: float) -> list[dict[str, Any]]:
 
 
 def _unlearned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows whose request is none of the package's, as both are matched."""
-    learned = {normalise(row["request"]).text for row in package_rows()}
-    return [row for row in rows if normalise(row["query"]).text not in learned]
+    """Return the rows whose request is none of the package's, whatever repository or number each names."""
+    learned = {_core_of(row["request"]) for row in package_rows()}
+    return [row for row in rows if _core_of(row["query"]) not in learned]
+
+
+def _core_of(request: str) -> str:
+    """Return `request` as it is matched, without case and last mark, which hardly move a vector."""
+    return normalise(request).text.casefold().rstrip(" .?!")
 
 
 def _examples(path: Path | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

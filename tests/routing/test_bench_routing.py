@@ -183,7 +183,7 @@ def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, wor
 def test_requests_of_the_package_are_left_out_and_counted(
     tmp_path: Path, registry: Registry, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
-    learned = ["List the open issues of globex/infra", "Wash windows"]
+    learned = ["List the open issues of globex/infra", "wash windows!"]
     monkeypatch.setattr(bench, "package_rows", lambda: tuple({"request": text} for text in learned))
     found = bench.run(
         registry,
