@@ -13,6 +13,8 @@ import pytest
 import shares
 from hypothesis import settings
 
+from nexus_lab import paths
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,10 +36,16 @@ shares.keep_to_own_cores(os.environ)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the whole run a home of the package of its own, which the processes of a run share."""
+    """Give the whole run a home of the package of its own, which the processes of a run share.
+
+    Only the environments of the demo's servers are those of the user, since they take a minute to install.
+    """
     if not hasattr(config, "workerinput"):
+        servers = paths.home() / "servers"
         home = tempfile.mkdtemp(prefix="nexus-lab-home-")
         os.environ["NEXUS_LAB_HOME"] = home
+        paths.home().mkdir(parents=True)
+        (paths.home() / "servers").symlink_to(servers)
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 

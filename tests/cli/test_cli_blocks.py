@@ -118,9 +118,10 @@ def test_conversations_of_ones_own_are_kept_and_make_blocks_of_their_own(shell: 
     said = shell.build("--context", "typical", "--conversations", talks)
     assert "2 conversations" in said
     assert "1 compiled" in said
+    assert list(shell.home.rglob("conversations.jsonl"))
     assert "1 there before" in shell.build("--context", "typical")
     assert "1 compiled" in shell.build("--context", "typical", "--conversations", "samples")
-    assert not (shell.home / "conversations.jsonl").exists()
+    assert not list(shell.home.rglob("conversations.jsonl"))
 
 
 def test_a_list_shows_what_each_block_is(built: Shell):
