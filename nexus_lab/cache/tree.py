@@ -13,7 +13,7 @@ from nexus_lab import _core
 from nexus_lab.cache.ops import Append, CacheOp, OpKind
 from nexus_lab.cache.program import CacheProgram
 from nexus_lab.cache.state import IntegrityError
-from nexus_lab.cache.words import decode_words
+from nexus_lab.cache.words import decode_words, n_operands
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ProgramTree(Protocol):
         Raises
         ------
         TreeError
-            When it does not fit, or is empty; some programs may have gone.
+            When it does not fit, or is empty. Others may have gone, unless it would not fit by itself.
         """
         ...
 
@@ -174,6 +174,7 @@ class OpTree:
 
     def __init__(self, max_words: int = DEFAULT_TREE_WORDS) -> None:
         self._tree = _core.OpTree(max_words)
+        self._max = max_words
         self._listeners: list[weakref.WeakMethod[Callable[[str], None]]] = []
         self._node_of: dict[str, int] = {}
         self._entries: dict[int, tuple[str, Tier]] = {}
@@ -194,7 +195,8 @@ class OpTree:
             except ValueError as error:
                 raise TreeError(f"no entry for {program!r}: {error}") from error
             except _core.ArenaFull as error:
-                lost = self.evict()
+                # Nothing goes for what would not fit in an empty tree.
+                lost = self.evict() if n_operands(program) <= self._max else None
                 if lost is None:
                     raise TreeError(str(error), next_step="unlock programs, or allow more words") from error
                 gone.append(lost)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nexus_lab.cache.ops import Append, CacheOp
 from nexus_lab.cache.tree import DEFAULT_TREE_WORDS, Tier, TreeError, TreeMatch
+from nexus_lab.cache.words import n_operands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ class ReferenceTree:
         if not program.canonical_ops:
             raise TreeError("the empty program needs no entry")
         while self._words_with(program) > self._max:
-            lost = self.evict()
+            lost = self.evict() if n_operands(program) <= self._max else None
             if lost is None:
                 raise TreeError("it does not fit", next_step="unlock programs, or allow more words")
             gone.append(lost)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["decode_words", "encode_words"]
+    from nexus_lab.cache.program import CacheProgram
+
+__all__ = ["decode_words", "encode_words", "n_operands"]
 
 _WORD = 4
 _KINDS = tuple(OpKind)
@@ -34,6 +36,11 @@ def encode_words(ops: Iterable[CacheOp], tokens: NDArray[np.int32]) -> NDArray[n
         parts += [np.array([_KINDS.index(op.kind), len(words)], np.int32), words]
         at += len(op.tokens) if isinstance(op, Append | Splice) else 0
     return np.ascontiguousarray(np.concatenate(parts)) if parts else np.zeros(0, np.int32)
+
+
+def n_operands(program: CacheProgram) -> int:
+    """Return the words that `program` takes in a tree of its own."""
+    return len(program.words) - 2 * len(program.canonical_ops)
 
 
 def decode_words(words: NDArray[np.int32]) -> tuple[CacheOp, ...]:

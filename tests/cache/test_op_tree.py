@@ -137,3 +137,14 @@ def test_what_is_not_there_is_refused_with_a_next_step():
         with pytest.raises(TreeError):
             refused()
     tree.check_integrity()
+
+
+@pytest.mark.parametrize("kind", [OpTree, ReferenceTree])
+def test_nothing_goes_for_what_would_not_fit_by_itself(kind: type[OpTree]):
+    tree = kind(20)
+    small = CacheProgram().append((7, 8))
+    tree.insert(small, Tier.HOST)
+    with pytest.raises(TreeError):
+        tree.insert(CacheProgram().append(range(40)), Tier.HOST)
+    assert tree.tiers(small.id) == Tier.HOST
+    assert tree.insert(CacheProgram().append(range(20)), Tier.HOST) == (small.id,)
