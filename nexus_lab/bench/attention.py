@@ -6,7 +6,6 @@ and summed over the messages that they look back on.
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from nexus_lab.agent.conversation import Conversation
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive
 from nexus_lab.bench.cache_replay import turns_of
 from nexus_lab.bench.clusters import cluster_ratio
+from nexus_lab.bench.tables import html_table
 from nexus_lab.cache import make_policy
 from nexus_lab.engine import ContextFull
 
@@ -287,15 +287,7 @@ class AttentionStudy:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, rows = self.overview()
-        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-        return (
-            "<table><thead><tr>"
-            + "".join(f"<th>{html.escape(name)}</th>" for name in head)
-            + "</tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in cells)
-            + "</tbody></table>"
-        )
+        return html_table(*self.overview())
 
     def figure(self) -> Figure:
         """Return a chart: lift by age, a line for each role; 1 is what a token gets on average."""

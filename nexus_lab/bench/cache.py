@@ -18,12 +18,12 @@ from nexus_lab.bench.base import Result, ResultsError, insist_positive
 from nexus_lab.bench.cache_replay import cells_for, count, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
-from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
+from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks, sweep_folder
 from nexus_lab.bench.trajectories import Trajectory, read_trajectories
 from nexus_lab.bench.worker import worker_engine
 from nexus_lab.cache import FunctionPolicy, make_policy
 from nexus_lab.engine import Engine, cap_threads, library_versions
-from nexus_lab.paths import atomic_write, cache_dir
+from nexus_lab.paths import atomic_write
 from nexus_lab.policy_text import PolicySpec, parse_policies
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def cache_sweep(
         "policies": list(dict.fromkeys(task.policy for task in tasks)),
         "n_turns": n_turns,
     }
-    folder = work or cache_dir() / "sweeps" / _digest(tasks)
+    folder = work or sweep_folder(tasks)
     if not resume:
         (folder / JOURNAL).unlink(missing_ok=True)
     restores = [RestoreTask(engine=replace(loaded, n_ctx=_RESTORE_CTX))] if restore else []
@@ -295,7 +295,3 @@ def _source(spec: PolicySpec) -> str:
 def _file_of(module: str | None) -> str:
     """Return the file of a module that has been imported; empty for one that is built in."""
     return str(getattr(sys.modules.get(module or ""), "__file__", None) or "")
-
-
-def _digest(tasks: Sequence[CacheTask]) -> str:
-    return hashlib.sha256("".join(task.key for task in tasks).encode()).hexdigest()[:16]

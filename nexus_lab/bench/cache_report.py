@@ -14,6 +14,7 @@ import numpy as np
 from nexus_lab.bench.base import Result, ResultFile, bootstrap
 from nexus_lab.bench.clusters import cluster_ratio, percentile_interval, resampled_clusters
 from nexus_lab.bench.sweep import JOURNAL, SweepError, read_journal
+from nexus_lab.bench.tables import html_table
 from nexus_lab.cache.costs import Costs, Prices
 
 if TYPE_CHECKING:
@@ -212,17 +213,9 @@ class CacheSweep:
         ]
 
     def _repr_html_(self) -> str:
-        head, rows = self.overview()
-        lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-        return (
-            "<p>Means over conversations, with 95 % intervals; prices: "
-            + html.escape(", ".join(f"{name} {price:g}" for name, price in self.prices.to_dict().items()))
-            + "</p><table><thead><tr>"
-            + "".join(f"<th>{html.escape(name)}</th>" for name in head)
-            + "</tr></thead><tbody>"
-            + "".join(f"<tr>{line}</tr>" for line in lines)
-            + "</tbody></table>"
-        )
+        prices = ", ".join(f"{name} {price:g}" for name, price in self.prices.to_dict().items())
+        told = f"Means over conversations, with 95 % intervals; prices: {prices}"
+        return f"<p>{html.escape(told)}</p>{html_table(*self.overview())}"
 
     def figure(self) -> Figure:
         """Return a chart: how likely the real replies were against what they cost, a point a policy."""

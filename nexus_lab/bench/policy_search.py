@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from nexus_lab.bench.cache import engine_settings, measure, policy_tasks
 from nexus_lab.bench.cache_report import CacheSweep
 from nexus_lab.bench.policy_proposers import OWN_CODE, BadAnswer, ProposerError, Trial, front_of
 from nexus_lab.bench.sweep import Finished, Journal, run_tasks
+from nexus_lab.bench.tables import html_table
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.cache.costs import Prices
 from nexus_lab.errors import Decline
@@ -114,15 +114,7 @@ class PolicySearch:
         ]
 
     def _repr_html_(self) -> str:
-        head, rows = self.overview()
-        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-        return (
-            "<table><thead><tr>"
-            + "".join(f"<th>{html.escape(name)}</th>" for name in head)
-            + "</tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in cells)
-            + "</tbody></table>"
-        )
+        return html_table(*self.overview())
 
     def figure(self) -> Figure:
         """Return a chart: NLL against cost, a point for each trial, the Pareto front as a line."""

@@ -6,7 +6,6 @@ forced answer, beside the noise floor of that very cell.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass, replace
@@ -39,10 +38,10 @@ from nexus_lab.bench.splice_inputs import (
 )
 from nexus_lab.bench.splice_report import SETTINGS, SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
-from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks
+from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks, sweep_folder
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.engine import Engine
-from nexus_lab.paths import atomic_write, cache_dir
+from nexus_lab.paths import atomic_write
 from nexus_lab.registry import Registry, load_registry
 from nexus_lab.splice import RepairKind, message_ending
 
@@ -156,7 +155,7 @@ def splice_sweep(
         trajectories=trajectories,
         n_tools=tools,
     )
-    folder = work or cache_dir() / "sweeps" / _digest(tasks)
+    folder = work or sweep_folder(tasks)
     if not resume:
         (folder / JOURNAL).unlink(missing_ok=True)
     blocks = folder / "blocks"
@@ -335,7 +334,3 @@ def _depths(given: Sequence[int]) -> tuple[int, ...]:
     if not given or min(given) < 1:
         raise ResultsError(f"depths {list(given)}", next_step="give at least one, and each at least 1")
     return tuple(sorted(set(given)))
-
-
-def _digest(tasks: Sequence[SpliceTask]) -> str:
-    return hashlib.sha256("".join(task.key for task in tasks).encode()).hexdigest()[:16]

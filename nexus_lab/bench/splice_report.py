@@ -15,6 +15,7 @@ from nexus_lab.bench.base import Result, ResultFile
 from nexus_lab.bench.clusters import cluster_ratio
 from nexus_lab.bench.splice_figures import all_figures, quality
 from nexus_lab.bench.sweep import JOURNAL, SweepError, read_journal
+from nexus_lab.bench.tables import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,17 +219,9 @@ class SpliceSweep:
         ]
 
     def _repr_html_(self) -> str:
-        head, rows = self.overview()
-        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
         tools, n = len({row["tool"] for row in self.cells}), len({_cell(row) for row in self.cells})
         told = f"{n} cells of {tools} tools, {self.settings.get('model', '')}; means, 95 % intervals by tool"
-        return (
-            f"<p>{html.escape(told)}</p><table><thead><tr>"
-            + "".join(f"<th>{html.escape(name)}</th>" for name in head)
-            + "</tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in cells)
-            + "</tbody></table>"
-        )
+        return f"<p>{html.escape(told)}</p>{html_table(*self.overview())}"
 
     def figure(self) -> Figure:
         """Return a chart: mean D_KL by depth for every repair, a panel for each compile context."""

@@ -7,6 +7,7 @@ finished tasks go to a journal at once, and a later run over the same folder mea
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -23,13 +24,24 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from nexus_lab.errors import NexusError
+from nexus_lab.paths import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from pathlib import Path
 
-__all__ = ["JOURNAL", "Finished", "Journal", "SweepBusy", "SweepError", "SweepFailed", "Task", "run_tasks"]
+__all__ = [
+    "JOURNAL",
+    "Finished",
+    "Journal",
+    "SweepBusy",
+    "SweepError",
+    "SweepFailed",
+    "Task",
+    "run_tasks",
+    "sweep_folder",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,6 +162,12 @@ def read_journal(path: Path) -> dict[str, Finished]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             _LOG.warning("line %d of %s is no record and counts as not there: %s", number, path, error)
     return found
+
+
+def sweep_folder(tasks: Sequence[Task]) -> Path:
+    """Return where the finished tasks of a sweep are kept by default: another folder for other tasks."""
+    digest = hashlib.sha256("".join(task.key for task in tasks).encode()).hexdigest()
+    return cache_dir() / "sweeps" / digest[:16]
 
 
 def run_tasks(

@@ -16,9 +16,11 @@ __all__ = [
     "Json",
     "Limit",
     "Model",
+    "Resume",
     "Threads",
     "Trajectories",
     "Turns",
+    "Work",
     "Workers",
     "listed",
     "numbers",
@@ -33,6 +35,10 @@ Trajectories = Annotated[
     Path | None, typer.Option(help="JSON Lines of conversations to splice behind; samples by default.")
 ]
 Turns = Annotated[int | None, typer.Option(min=1, help="Only the first so many replies of each.")]
+Resume = Annotated[bool, typer.Option(help="Take up what an earlier run finished.")]
+Work = Annotated[
+    Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes of one thread; the cores by default.")]
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 
 from nexus_lab.cli._output import console
+from nexus_lab.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["bar"]
+__all__ = ["bar", "told_when_stopped"]
 
 
 @contextmanager
@@ -21,3 +22,14 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def told_when_stopped(
+    what: str, *, next_step: str = "give the same command again to go on"
+) -> Iterator[None]:
+    """Turn Ctrl-C into a sentence that says `what` is left of the work, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Cancelled(f"stopped; {what}", next_step=next_step) from error

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from nexus_lab.cli._options import Flash, Json, Limit, Model, Threads, Turns, numbers
+from nexus_lab.cli._options import Flash, Json, Limit, Model, Resume, Threads, Turns, Work, numbers
 from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import bar
+from nexus_lab.cli._progress import bar, told_when_stopped
 from nexus_lab.cli._results import show_sweep
-from nexus_lab.errors import Cancelled
 
 __all__ = ["attention", "cache"]
 
@@ -28,12 +27,10 @@ def cache(
         str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
     ] = "",
     threads: Threads = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
-    ] = None,
+    work: Work = None,
     json: Json = None,
     *,
-    resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
+    resume: Resume = True,
     restore: Annotated[bool, typer.Option(help="Measure the restore of programs with drops.")] = True,
     dry: Annotated[
         bool, typer.Option("--dry", help="Count tokens, cells and cost only; the model does not run.")
@@ -50,27 +47,22 @@ def cache(
     priced, named = Prices.parse(prices), policies or DEFAULT_POLICIES
     if dry and not policies:
         named = ",".join(name for name in named.split(",") if name not in ASKING)
-    try:
-        with bar("replaying") as tell:
-            sweep = cache_sweep(
-                trajectories,
-                policies=named,
-                model=model,
-                limit=limit,
-                n_turns=turns,
-                prices=priced,
-                restore=restore and not dry,
-                dry=dry,
-                flash_attention=flash_attention,
-                threads=threads,
-                work=work,
-                resume=resume,
-                on_progress=tell,
-            )
-    except KeyboardInterrupt as error:
-        raise Cancelled(
-            "stopped; what had been measured is kept", next_step="give the same command again to go on"
-        ) from error
+    with told_when_stopped("what had been measured is kept"), bar("replaying") as tell:
+        sweep = cache_sweep(
+            trajectories,
+            policies=named,
+            model=model,
+            limit=limit,
+            n_turns=turns,
+            prices=priced,
+            restore=restore and not dry,
+            dry=dry,
+            flash_attention=flash_attention,
+            threads=threads,
+            work=work,
+            resume=resume,
+            on_progress=tell,
+        )
     show_sweep(sweep, json, title="eval cache")
     for row in sweep.declined():
         console.print(plain(f"{row['policy']} declined {row['trajectory']}: {row['declined']}", style="dim"))

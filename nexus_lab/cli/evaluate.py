@@ -14,16 +14,17 @@ from nexus_lab.cli._options import (
     Flash,
     Json,
     Model,
+    Resume,
     Threads,
     Trajectories,
+    Work,
     Workers,
     listed,
     numbers,
 )
 from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import bar
+from nexus_lab.cli._progress import bar, told_when_stopped
 from nexus_lab.cli._results import show_results, show_sweep
-from nexus_lab.errors import Cancelled
 
 __all__ = ["app"]
 
@@ -55,12 +56,10 @@ def splice(
         str, typer.Option(help="Repairs whose decision is compared, with commas; all, or no.")
     ] = "all",
     workers: Workers = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
-    ] = None,
+    work: Work = None,
     json: Json = None,
     *,
-    resume: Annotated[bool, typer.Option(help="Take up what an earlier run finished.")] = True,
+    resume: Resume = True,
     attention: Annotated[bool, typer.Option(help="Compare attention rows as well.")] = False,
     proxy: Annotated[bool, typer.Option(help="Compare the K-variance proxy with the true drift.")] = False,
     flash_attention: Flash = False,
@@ -72,31 +71,26 @@ def splice(
     from nexus_lab.bench.splice import splice_sweep
 
     repairs = listed(strategies)
-    try:
-        with bar("splicing") as tell:
-            sweep = splice_sweep(
-                model,
-                registry=registry,
-                cases=cases,
-                trajectories=trajectories,
-                depths=numbers(depths),
-                strategies=repairs,
-                contexts=listed(contexts),
-                tools=tools,
-                prefixes=prefixes,
-                decisions={"all": repairs, "no": []}.get(decisions, listed(decisions)),
-                attention=attention,
-                proxy=proxy,
-                flash_attention=flash_attention,
-                workers=workers,
-                work=work,
-                resume=resume,
-                on_progress=tell,
-            )
-    except KeyboardInterrupt as error:
-        raise Cancelled(
-            "stopped; what had been measured is kept", next_step="give the same command again to go on"
-        ) from error
+    with told_when_stopped("what had been measured is kept"), bar("splicing") as tell:
+        sweep = splice_sweep(
+            model,
+            registry=registry,
+            cases=cases,
+            trajectories=trajectories,
+            depths=numbers(depths),
+            strategies=repairs,
+            contexts=listed(contexts),
+            tools=tools,
+            prefixes=prefixes,
+            decisions={"all": repairs, "no": []}.get(decisions, listed(decisions)),
+            attention=attention,
+            proxy=proxy,
+            flash_attention=flash_attention,
+            workers=workers,
+            work=work,
+            resume=resume,
+            on_progress=tell,
+        )
     show_sweep(sweep, json)
 
 

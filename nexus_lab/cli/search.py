@@ -11,8 +11,9 @@ import typer
 
 from nexus_lab.cli._options import Json, Limit, Model, Threads, Turns, listed
 from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._progress import told_when_stopped
 from nexus_lab.cli._results import show_sweep
-from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
     from nexus_lab.bench.policy_proposers import Proposer, Trial
@@ -91,7 +92,7 @@ def policy(
         else:
             engine = stack.enter_context(Engine.load(writer, n_ctx=4096, threads=threads))
             chosen = ModelProposer(LocalWriter(engine), names, seed)
-        try:
+        with told_when_stopped("what had been tried is kept"):
             found = search_policies(
                 trajectories,
                 chosen,
@@ -105,10 +106,6 @@ def policy(
                 work=work,
                 on_trial=tell,
             )
-        except KeyboardInterrupt as error:
-            raise Cancelled(
-                "stopped; what had been tried is kept", next_step="give the same command again to go on"
-            ) from error
     show_sweep(found, json, title="search policy")
     if found.declined is not None:
         console.print(plain(found.declined.reason, style="dim"))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nexus_lab.cli._output import console, plain
-from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.cli._progress import told_when_stopped
+from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
     from nexus_lab.routing.train_gate import Lesson
@@ -76,36 +77,34 @@ def train_gate(
     lessons = _lessons(registry, requests, kept_apart or [])
     command = shlex.join(["nexus-lab", *(Path(arg).name if "/" in arg else arg for arg in sys.argv[1:])])
     seconds = 60 * minutes
-    try:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task("training", total=1.0)
+    with (
+        told_when_stopped("the weights are as they were", next_step="give the command again"),
+        Progress(console=console, transient=True) as progress,
+    ):
+        task = progress.add_task("training", total=1.0)
 
-            def tell(what: str, done: float) -> None:
-                progress.update(task, description=escape(neutralise(what)), completed=done)
+        def tell(what: str, done: float) -> None:
+            progress.update(task, description=escape(neutralise(what)), completed=done)
 
-            if part is Part.READER:
-                trained = train_reader(
-                    lessons,
-                    folder=out,
-                    start=start.value,
-                    recipe=ReaderRecipe(seconds=seconds, epochs=epochs),
-                    without_servers=without_server or (),
-                    command=command,
-                    on_progress=tell,
-                )
-            else:
-                trained = train_embedder(
-                    lessons,
-                    folder=out,
-                    recipe=EmbedderRecipe(seconds=seconds, epochs=epochs),
-                    without_servers=without_server or (),
-                    command=command,
-                    on_progress=tell,
-                )
-    except KeyboardInterrupt as error:
-        raise Cancelled(
-            "stopped; the weights are as they were", next_step="give the command again"
-        ) from error
+        if part is Part.READER:
+            trained = train_reader(
+                lessons,
+                folder=out,
+                start=start.value,
+                recipe=ReaderRecipe(seconds=seconds, epochs=epochs),
+                without_servers=without_server or (),
+                command=command,
+                on_progress=tell,
+            )
+        else:
+            trained = train_embedder(
+                lessons,
+                folder=out,
+                recipe=EmbedderRecipe(seconds=seconds, epochs=epochs),
+                without_servers=without_server or (),
+                command=command,
+                on_progress=tell,
+            )
     for learned in trained.card["learned_from"]:
         console.print(plain(f"{learned['pool']}: {learned['requests']} requests, {learned['tools']} tools"))
     console.print(plain(f"{trained.card['done']}"))

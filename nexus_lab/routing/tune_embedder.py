@@ -16,6 +16,7 @@ import numpy as np
 from nexus_lab.routing.base import ViewKind
 from nexus_lab.routing.embedder import transformer_of
 from nexus_lab.routing.normalise import normalise
+from nexus_lab.routing.tuning_rate import rate_share
 from nexus_lab.routing.views import tool_views
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class EmbedderRecipe:
     temperature
         That cosines are divided by.
     learning_rate
-        At its height, after a tenth of the steps; it falls to 0 in a straight line.
+        At its height; see `rate_share`.
     same
         Weight of the loss between requests.
     rival_cosine
@@ -194,7 +195,7 @@ def tune_embedder(
         if gone >= 1:
             break
         for group in optimiser.param_groups:
-            group["lr"] = recipe.learning_rate * min(gone / 0.1 + 0.02, (1 - gone) / 0.9)
+            group["lr"] = recipe.learning_rate * rate_share(gone)
         side, right, hard, requests = sampler.batch()
         documents = [side.text(key, sampler.chooser) for key in right + hard]
         asked = _vectors(encoder, tokenizer, requests, recipe.request_tokens)

@@ -14,6 +14,7 @@ import numpy as np
 
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.reading import MOST_TOKENS, request_text, tool_text
+from nexus_lab.routing.tuning_rate import rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ class ReaderRecipe:
     frozen_layers
         Lowest layers that stay as they are, which saves a fifth of the time.
     learning_rate
-        At its height, after a tenth of the time; it falls to 0 in a straight line.
+        At its height; see `rate_share`.
     with_example
         Share of the tools that are read with the example that is nearest to the request, where they have one.
     missing
@@ -105,7 +106,7 @@ def tune_reader(
         if gone >= 1:
             break
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * min(gone / 0.1 + 0.02, (1 - gone) / 0.9)
+            group["lr"] = rate * rate_share(gone)
         if len(order) < recipe.requests:
             order += chooser.permutation(len(lists)).tolist()
         drawn = [_drawn(lists[order.pop(0)], recipe, chooser) for _ in range(recipe.requests)]
