@@ -8,7 +8,8 @@ from nexus_lab._lazy import lazy_names
 from nexus_lab.agent.base import Emitter, Event, EventKind, Observer, Status
 
 if TYPE_CHECKING:
-    from nexus_lab.agent.loop import SYSTEM_PROMPT, Agent, ApprovalRefused
+    from nexus_lab.agent.local import Agent
+    from nexus_lab.agent.loop import SYSTEM_PROMPT, ApprovalRefused, TurnLoop
     from nexus_lab.agent.turn import Turn, TurnOutcome
 
 __all__ = [
@@ -21,14 +22,16 @@ __all__ = [
     "Observer",
     "Status",
     "Turn",
+    "TurnLoop",
     "TurnOutcome",
 ]
 
 _LAZY = {
-    "Agent": "loop",
+    "Agent": "local",
     "ApprovalRefused": "loop",
     "SYSTEM_PROMPT": "loop",
     "Turn": "turn",
+    "TurnLoop": "loop",
     "TurnOutcome": "turn",
 }
 

@@ -1,56 +1,38 @@
-"""The agent: a request goes in, a tool is routed, filled in and called, and its result is read out."""
+"""How a turn goes, whoever writes: routed, filled in, allowed, called, and its result read out."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import cached_property
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
-from nexus_lab.agent.calling import CallWriter, tool_block
-from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
-from nexus_lab.agent.splicing import Splicer
-from nexus_lab.agent.transcript import join_tokens
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
-from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
-from nexus_lab.engine import EngineClosed, SamplerSettings
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
 from nexus_lab.settings import Profile
-from nexus_lab.splice import BlockLibrary, LibraryBlocks, typical_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from nexus_lab.agent.base import Observer
-    from nexus_lab.agent.conversation import Mark
-    from nexus_lab.agent.rows import FidelityRow
-    from nexus_lab.agent.splicing import Spliced
-    from nexus_lab.cache import Policy, SnapshotDisk
-    from nexus_lab.engine import Engine, Generation
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
-    from nexus_lab.splice import BlockContext
 
     Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
     AskBefore = Literal["writes", "every", "never"]
 
-__all__ = ["SYSTEM_PROMPT", "Agent", "ApprovalRefused"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["SYSTEM_PROMPT", "ApprovalRefused", "TurnLoop"]
 
 SYSTEM_PROMPT = "You turn a request into one tool call. Copy every value from the request."
 """Default system prompt; the shipped calibration of splices was measured behind it."""
 
-_RESULT_SHARE = 4
-_RESULT_TOKENS = 512
 _CANCEL_STEP_S = 0.05
 
 
@@ -58,16 +40,14 @@ class ApprovalRefused(NexusError):
     """A tool that may change something was not allowed to run."""
 
 
-class Agent:
-    """Runs turns on one engine, over the tools of running servers.
+class TurnLoop(ABC):
+    """Turns over the tools of running servers; who writes the calls and the answers is a subclass's matter.
 
-    A turn that fails or is stopped leaves no trace in the context: the conversation goes on as if it had
-    not been asked.
+    A turn that fails or is stopped leaves no trace in the conversation: it goes on as if it had not been
+    asked.
 
     Parameters
     ----------
-    engine
-        Runs the model.
     tools
         Running servers and their registry, as `nexus_lab.registry.connect` returns them.
     router
@@ -84,16 +64,10 @@ class Agent:
         Can be changed between turns.
     system
         System prompt.
-    library
-        Compiled blocks; ``None`` takes the model's own folder.
-    disk
-        Where the cache of finished conversations goes when memory is short, and when the agent is closed; a
-        later agent begins with it. It stays the caller's to close.
     """
 
     def __init__(
         self,
-        engine: Engine,
         tools: Toolbox,
         *,
         router: Router | None = None,
@@ -102,28 +76,19 @@ class Agent:
         approve: Approve | None = None,
         ask_before: AskBefore = "writes",
         system: str = SYSTEM_PROMPT,
-        library: BlockLibrary | None = None,
-        disk: SnapshotDisk | None = None,
     ) -> None:
-        self.engine = engine
         self.tools = tools
         self.profile = profile or Profile()
         self.router = router or Router(tools.registry, tau=self.profile.tau, top_k=self.profile.top_k)
         self.emitter = Emitter(*observers)
         self.system = system
-        self.library = library or BlockLibrary(engine)
         self.ask_before: AskBefore = ask_before
         self._approve = approve
-        self._splicer = Splicer(engine, self.library, self.emitter)
-        self._calls = CallWriter(engine, self.emitter)
-        self._store = SnapshotStore.for_engine(engine, disk=disk)
-        self._pool = SequencePool(engine, tree=self._store.tree)
         self._turns = 0
         self._asking = self._stopped = False
         self._on_progress: Callable[[int, int], None] | None = None
         self._on_call: Callable[[str], None] | None = None
         self._history: list[dict[str, Any]] = []
-        self._conversation: Conversation | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -131,105 +96,69 @@ class Agent:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    # -- conversations ------------------------------------------------------------------------------------
+    # -- who writes ---------------------------------------------------------------------------------------
 
-    @property
-    def conversation(self) -> Conversation:
-        """The conversation that the next turn continues; opened when there is none."""
-        if self._conversation is None:
-            conversation = Conversation(
-                self.engine,
-                system=self.system,
-                emitter=self.emitter,
-                policy=self._policy(),
-                blocks=LibraryBlocks(self.library),
-                pool=self._pool,
-                store=self._store,
-            )
-            conversation.open()
-            self._conversation = conversation
-        return self._conversation
+    @abstractmethod
+    def _begun(self, turn: Turn) -> AbstractContextManager[None]:
+        """Open the conversation for a turn; what fails inside leaves it as it was before."""
 
-    @property
-    def live(self) -> Conversation | None:
-        """The conversation when there is one; opens none, so that any thread may look."""
-        return self._conversation
+    @abstractmethod
+    def _hear_request(self, turn: Turn, clock: StageClock) -> None:
+        """Take in a request that no tool is called for."""
 
-    def _policy(self) -> Policy:
-        profile = self.profile
-        return make_policy(profile.policy, keep_last=profile.keep_responses, repos=profile.repos)
+    @abstractmethod
+    def _call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
+        """Take in the request with its tool and write the call, into the turn; raise when it is not fit."""
 
-    def return_to(self, mark: Mark, *, n_history: int, turn: int) -> None:
-        """Take the conversation back to an earlier point of it, to go on from there under today's settings.
+    @abstractmethod
+    def _hear_result(self, turn: Turn, text: str, clock: StageClock) -> None:
+        """Take in what the tool returned."""
 
-        Parameters
-        ----------
-        mark
-            The point, as `Conversation.mark` gave it or with a longer program of the same messages.
-        n_history
-            Messages that routing knew of then.
-        turn
-            Number of the last turn before it; the next one follows on.
+    @abstractmethod
+    def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
+        """Write the answer to what was taken in last."""
 
-        Raises
-        ------
-        NexusError
-            When the state cannot be brought about; the conversation then stays as it is.
-        """
-        conversation = self.conversation
-        conversation.runner.goto(len(mark.program))  # stopped on the way, this leaves the timeline as it is
-        conversation.rewind(mark)
-        conversation.runner.run(mark.program)
-        conversation.policy = self._policy()
-        del self._history[n_history:]
-        self._turns = turn
+    @abstractmethod
+    def _shortened(self, text: str) -> str:
+        """Cut a tool's result to what the context has room for, and say so in it."""
 
-    @property
-    def history(self) -> tuple[Mapping[str, Any], ...]:
-        """The messages of the conversation, as routing sees them."""
-        return tuple(self._history)
+    @abstractmethod
+    def _settle(self, turn: Turn) -> None:
+        """Tidy up behind a turn that went well, and count its tokens."""
 
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Stop what is being written, from any thread."""
+
+    def _facts(self) -> Mapping[str, Any]:
+        """Return what the record of a turn says beside its settings."""
+        return {}
+
+    @abstractmethod
     def new_conversation(self, *, turn: int | None = None) -> None:
-        """Forget the conversation; its system prompt stays warm for the next.
+        """Forget the conversation.
 
         Parameters
         ----------
         turn
             Number of the last turn before the next one; ``None`` goes on counting.
         """
-        if self._conversation is not None:
-            self._conversation.close()
-            self._conversation = None
-        self._history.clear()
-        if turn is not None:
-            self._turns = turn
 
-    def compile_block(self, tool: str, *, schema_mode: str = "full") -> int:
-        """Compile the block of `tool` behind the system prompt now; returns its length in tokens.
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the agent holds; servers stay as they are."""
 
-        Raises
-        ------
-        ToolNotFound, CompileError, SpliceUnavailable
-            When there is no such tool, or it cannot be compiled.
-        """
-        text = tool_block(self.tools.registry[tool], schema_mode)
-        opening, block = self.conversation.transcript.preview(text)
-        self.library.get_or_compile(block, self._context() + opening)
-        return len(block)
+    # -- the turn -----------------------------------------------------------------------------------------
 
-    @cached_property
-    def _typical(self) -> BlockContext:
-        return typical_context(self.engine, system=self.system)
-
-    def _context(self) -> tuple[int, ...]:
-        """Tokens of the system prompt, which blocks are compiled behind."""
-        first = self.conversation.messages[:1]
-        return self.conversation.tokens[: first[0].stop if first and first[0].role == "system" else 0]
+    @property
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages of the conversation, as routing sees them."""
+        return tuple(self._history)
 
     def stop(self) -> None:
         """Stop the running turn, from any thread: prefill, generation and tool calls."""
         stopping, self._stopped = self._stopped, self._asking
-        self.engine.cancel()
+        self._cancel()
         self.tools.cancel()
         if self._stopped and not stopping:
             threading.Thread(target=self._keep_cancelling, args=(self._turns,), daemon=True).start()
@@ -239,18 +168,6 @@ class Agent:
         while self._stopped and self._asking and self._turns == turn:
             self.tools.cancel()
             time.sleep(_CANCEL_STEP_S)
-
-    def close(self) -> None:
-        """Give the sequences back, warm ones included. Engine and servers stay as they are.
-
-        Harmless when the engine has been closed before.
-        """
-        self.new_conversation()
-        with suppress(EngineClosed), self.engine.turn():
-            self._store.persist()
-            self._pool.close()
-
-    # -- the turn -----------------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -290,7 +207,7 @@ class Agent:
             number=self._turns,
             request=request,
             schema_mode=self.profile.schema_mode,
-            settings={**self.profile.to_dict(), "ask_before": self.ask_before},
+            settings={**self.profile.to_dict(), **self._facts(), "ask_before": self.ask_before},
         )
         self._asking, self._stopped = True, False
         self._on_progress, self._on_call = on_progress, on_call
@@ -299,9 +216,7 @@ class Agent:
             EventKind.TURN, f"turn {turn.number}", contents={"request": request}, turn=turn.number
         ) as span:
             try:
-                conversation = self._continued(turn)
-                self._check_stopped()
-                with self._undone_on_failure(conversation), self.engine.turn():
+                with self._forgotten_on_failure(), self._begun(turn):
                     self._run(turn, clock, on_token)
             except NexusError as error:
                 turn.problem = error
@@ -320,36 +235,17 @@ class Agent:
                 span.set(outcome=turn.outcome.value, tool=turn.tool)
         return turn
 
-    def _continued(self, turn: Turn) -> Conversation:
-        """Return the turn's conversation; one that it opens may begin with warm tokens."""
-        opened = self._conversation is None
-        conversation = self.conversation
-        if opened:
-            turn.reused_tokens += conversation.reused
-        conversation.rejoin()
-        conversation.policy = self._policy()
-        return conversation
-
     def _check_stopped(self) -> None:
         if self._stopped:
             raise Cancelled("the turn was stopped", next_step="ask again")
 
     @contextmanager
-    def _undone_on_failure(self, conversation: Conversation) -> Iterator[None]:
-        """Take back what the block did to the conversation, when it fails.
-
-        Stands outside the engine's turn, since a stopped turn refuses to decode until it is left.
-        """
-        mark, remembered = conversation.mark(), len(self._history)
+    def _forgotten_on_failure(self) -> Iterator[None]:
+        remembered = len(self._history)
         try:
             yield
         except BaseException:
             del self._history[remembered:]
-            try:
-                conversation.rewind(mark)
-            except (NexusError, KeyboardInterrupt):
-                _LOG.warning("the conversation could not be rewound, and starts anew")
-                self.new_conversation()
             raise
 
     def _run(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
@@ -364,11 +260,11 @@ class Agent:
             spec = self.tools.registry[tool]
             turn.tool, turn.server = spec.name, spec.server
             self._call(turn, spec, clock)
+            self._remember_call(turn, spec)
             turn.result = self._execute(turn, spec, clock)
             turn.outcome = TurnOutcome.CALLED
             self._read_result(turn, turn.result, clock, on_token)
-        self.conversation.tidy()
-        turn.prompt_tokens = int(self.conversation.runner.snapshot.state.active.sum())
+        self._settle(turn)
 
     def _route(self, request: str) -> RoutingDecision:
         with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": request}) as span:
@@ -391,74 +287,12 @@ class Agent:
         return decision
 
     def _answer_alone(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
-        conversation = self.conversation
-        with clock.stage("prefill"):
-            conversation.append(
-                "user", conversation.transcript.user(turn.request), on_progress=self._on_progress
-            )
+        self._hear_request(turn, clock)
         turn.answer = self._reply(turn, clock, on_token)
         self._remember("user", turn.request)
         self._remember("assistant", turn.answer)
 
-    def _call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
-        """Bring the tool into the context and let the model write its call."""
-        conversation, start = self.conversation, self.conversation.n_tokens
-        text = tool_block(spec, self.profile.schema_mode)
-        pieces = conversation.transcript.user(text, turn.request)
-        began, spliced, block_at = clock.elapsed(), None, start
-        with clock.stage("prefill"):
-            if self.profile.schema_mode.startswith("splice"):
-                *opening, block, request = pieces
-                context, pieces = self._context() + join_tokens(opening), [request]
-                if opening:
-                    conversation.step(Append(join_tokens(opening)), note="system")
-                block_at = conversation.n_tokens
-                spliced = self._splicer.enter(
-                    conversation,
-                    block.tokens,
-                    context=context,
-                    typical=lambda: self._typical,
-                    tool=spec.name,
-                    profile=self.profile,
-                )
-                turn.reused_tokens += spliced.reused
-            conversation.append("user", pieces, before=start, on_progress=self._on_progress)
-        if spliced is None:
-            self._write_call(turn, spec, clock)
-            return
-        spliced = replace(spliced, row=replace(spliced.row, ttft_s=clock.elapsed() - began))
-        prompt_at, reply_at = block_at + len(spliced.tokens), conversation.n_tokens
-
-        def measure() -> None:
-            prompt = conversation.tokens[prompt_at:reply_at]
-            turn.splice = self._measured(spliced, prompt, conversation.tokens[reply_at:], clock)
-
-        try:
-            self._write_call(turn, spec, clock)
-        except Cancelled:
-            raise
-        except NexusError:
-            # What the splice cost and kept does not depend on whether the call is any good.
-            measure()
-            raise
-        measure()
-
-    def _write_call(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> None:
-        with clock.stage("arguments"):
-            began = clock.elapsed()
-            written = self._calls.write(
-                self.conversation,
-                spec,
-                self.profile,
-                request=turn.request,
-                history=self._history,
-                on_token=self._on_call,
-            )
-            turn.ttft_s = began + written.ttft_s
-            turn.generated_tokens += written.n_generated
-            turn.arguments, turn.violations = written.arguments, written.violations
-        if written.problem is not None:
-            raise written.problem
+    def _remember_call(self, turn: Turn, spec: ToolSpec) -> None:
         self._remember("user", turn.request)
         self._history.append(
             {
@@ -467,16 +301,6 @@ class Agent:
                 "tool_calls": [{"name": spec.name, "arguments": turn.arguments or {}}],
             }
         )
-
-    def _measured(
-        self, spliced: Spliced, prompt: tuple[int, ...], reply: tuple[int, ...], clock: StageClock
-    ) -> FidelityRow:
-        """Return what the splice cost and, with the shadow switch on and a reply to read, what it kept."""
-        if self.profile.shadow and reply:
-            with clock.stage("shadow"):
-                return self._splicer.shadow(self.conversation, spliced, prompt, reply)
-        self.emitter.point(EventKind.FIDELITY, "splice", spliced.row)
-        return spliced.row
 
     def _execute(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> ToolResult:
         edited = False
@@ -522,41 +346,11 @@ class Agent:
     def _read_result(
         self, turn: Turn, result: ToolResult, clock: StageClock, on_token: Callable[[str], None] | None
     ) -> None:
-        conversation = self.conversation
         shown = self._shortened(result.text)
-        with clock.stage("result"):
-            conversation.append("tool", conversation.transcript.tool(shown), on_progress=self._on_progress)
+        self._hear_result(turn, shown, clock)
         self._remember("tool", shown, tool=turn.tool)
         turn.answer = self._reply(turn, clock, on_token)
         self._remember("assistant", turn.answer)
-
-    def _shortened(self, text: str) -> str:
-        """Cut a result so that it takes at most a quarter of the context."""
-        limit = min(_RESULT_TOKENS, self.engine.n_ctx // _RESULT_SHARE)
-        tokens = self.engine.tokenize(text, special=False)
-        if len(tokens) <= limit:
-            return text
-        kept = self.engine.detokenize(tokens[:limit])
-        return f"{kept}\n[cut: {len(tokens) - limit} more tokens]"
-
-    def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
-        with clock.stage("answer"):
-            began = clock.elapsed()
-            generation = self._generate(on_token)
-            if turn.ttft_s is None:
-                turn.ttft_s = began + generation.ttft_s
-            turn.generated_tokens += len(generation.tokens)
-            self.conversation.close_reply(generation.text)
-        return generation.text.strip()
-
-    def _generate(self, on_token: Callable[[str], None] | None) -> Generation:
-        profile = self.profile
-        return self.conversation.generate(
-            max_tokens=profile.answer_tokens,
-            note="answer",
-            sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
-            on_token=on_token,
-        )
 
     def _remember(self, role: str, text: str, *, tool: str | None = None) -> None:
         self._history.append({"role": role, "content": text})
