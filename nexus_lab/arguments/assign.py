@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nexus_lab.arguments.spans import Span
     from nexus_lab.arguments.wants import Argument
 
-__all__ = ["Choices", "Costs", "assign", "plain_units"]
+__all__ = ["Assignment", "Choices", "Costs", "assign", "assignments", "plain_units"]
 
 _BEAM, _TRIED = 48, 10
 _PLAIN = frozenset(
@@ -51,6 +51,22 @@ class Choices:
         shifted = self.scores - self.scores.max()
         found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One value for each argument.
+
+    Attributes
+    ----------
+    score
+        Sum of the log shares of the values, and of what it costs or gains how they stand to each other.
+    picks
+        Place of the chosen candidate of each argument.
+    """
+
+    score: float
+    picks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +153,14 @@ def plain_units(spans: Sequence[Span]) -> list[Span]:
 
 
 def assign(choices: Sequence[Choices], units: Sequence[Span], *, costs: Costs | None = None) -> list[int]:
-    """Return the place of the chosen candidate for each argument.
+    """Return the place of the chosen candidate for each argument; the best of `assignments`."""
+    return list(assignments(choices, units, costs=costs)[0].picks)
+
+
+def assignments(
+    choices: Sequence[Choices], units: Sequence[Span], *, costs: Costs | None = None
+) -> list[Assignment]:
+    """Return the assignments that the search ends with, best first; at least one.
 
     Parameters
     ----------
@@ -158,8 +181,8 @@ def assign(choices: Sequence[Choices], units: Sequence[Span], *, costs: Costs | 
             for pick, reach in reached.items()
         ]
         states = sorted(grown, key=lambda state: -state.score)[:_BEAM]
-    picks = dict(zip(order, states[0].picks, strict=True))
-    return [picks[place] for place in range(len(choices))]
+    back = np.argsort(order, kind="stable").tolist()
+    return [Assignment(state.score, tuple(state.picks[n] for n in back)) for state in states]
 
 
 def _reach(candidate: Candidate, units: Sequence[Span]) -> frozenset[int]:

@@ -135,6 +135,9 @@ class GrammarPlan:
         The only text that the grammar allows, where the conversation gives every argument.
     missing
         Required arguments that only the user can give, and did not.
+    free
+        Required arguments that nothing was said for and that the model writes by itself, since their schema
+        takes free text: what stands there is the model's, not the user's.
     """
 
     grammar: str
@@ -143,6 +146,7 @@ class GrammarPlan:
     tool: str = ""
     settled: str | None = None
     missing: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
 
     @property
     def unchecked(self) -> tuple[Projection, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nexus_lab.arguments.surroundings import Around, Said
     from nexus_lab.arguments.wants import Argument
 
-__all__ = ["NOTHING", "Candidate", "candidates"]
+__all__ = ["NOTHING", "Candidate", "candidates", "typed"]
 
 _LONGEST, _MOST = 40, 3.0
 
@@ -69,7 +69,7 @@ def candidates(argument: Argument, said: Said, *, places: Mapping[str, int]) -> 
         found += [Candidate(value, (), features) for value, features in several(argument, said)]
     elif argument.kind != "other":
         for span in said.spans:
-            value = _typed(span, argument.kind)
+            value = typed(span, argument.kind)
             if value is not None and _admits(argument, value):
                 found.append(Candidate(value, (span,), _features(argument, span, said, places)))
     return found
@@ -90,7 +90,8 @@ def _is_valid(schema: Mapping[str, Any], value: Any) -> bool:
         return True
 
 
-def _typed(span: Span, kind: str) -> Any:
+def typed(span: Span, kind: str) -> Any:
+    """Return what a span would be as the value of an argument of this kind; ``None`` where it cannot be."""
     value = span.value
     if kind == "string":
         return value if isinstance(value, str) and "split" not in span.kinds else None

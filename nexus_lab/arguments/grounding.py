@@ -2,7 +2,7 @@
 
 A 135M model that writes freely copies the hints of a signature, or loops. Here every part of the conversation
 that could be a value is weighed against every argument, and all arguments are assigned at once. What remains
-to the model is what nothing was said for.
+to the model is free text that nothing was said for; any other needed value is asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from nexus_lab.arguments.evidence import NOTHING, candidates
 from nexus_lab.arguments.grammar import build_grammar
 from nexus_lab.arguments.lexicon import CALLED
+from nexus_lab.arguments.minimum import signs
 from nexus_lab.arguments.spans import hear
 from nexus_lab.arguments.surroundings import Said
 from nexus_lab.arguments.wants import arguments_of
@@ -24,8 +25,10 @@ from nexus_lab.arguments.wants import arguments_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nexus_lab.arguments.assign import Choices
+    from nexus_lab.arguments.assign import Choices, Costs
     from nexus_lab.arguments.base import GrammarPlan
+    from nexus_lab.arguments.demonstrations import Demonstration
+    from nexus_lab.arguments.minimum import Minimum
     from nexus_lab.arguments.spans import Span
     from nexus_lab.registry import ToolSpec
 
@@ -46,9 +49,9 @@ class Grounding:
     spans
         Where the value was said, for arguments by name; an option of the schema has none.
     open
-        Required arguments that are left to the model.
+        Required arguments that are left to the model: free text, and what is built of parts.
     missing
-        Required arguments that nobody can know without being told: a number, a query in SQL.
+        Required arguments that have to be asked for: nothing was said that is likely enough their value.
     completed
         Patterns of the values that the model completes to what the schema shows as example, by name.
     """
@@ -66,6 +69,7 @@ def choices_of(
     context: Sequence[Mapping[str, Any]] = (),
     *,
     weights: Mapping[str, float] | None = None,
+    demonstrations: Sequence[Demonstration] = (),
 ) -> tuple[list[Choices], list[Span]]:
     """Return what each argument of `tool` could be, and what was said.
 
@@ -73,14 +77,18 @@ def choices_of(
     ----------
     weights
         Of the evidence; by default those that come with the package.
+    demonstrations
+        Requests for the same tool with the arguments that were right.
     """
     from nexus_lab.arguments.assign import Choices
+    from nexus_lab.arguments.demonstrations import Shown
     from nexus_lab.arguments.ranking import scores
 
     turns, spans = hear([*context, {"role": "user", "content": request}])
     said, places, found = Said(turns, spans, tool), Counter[str](), []
+    shown = Shown(tool, request, demonstrations)
     for argument in arguments_of(tool):
-        options = candidates(argument, said, places=places)
+        options = shown.beside(argument, candidates(argument, said, places=places), said)
         places.update([argument.kind, *(kind for kind in CALLED if argument.fit(kind) == "name")])
         worth = scores(options, weights)
         if argument.must_be_given and len(options) > 1:
@@ -96,6 +104,9 @@ def ground(
     *,
     jointly: bool = True,
     weights: Mapping[str, float] | None = None,
+    costs: Costs | None = None,
+    minimum: Minimum | None = None,
+    demonstrations: Sequence[Demonstration] = (),
 ) -> Grounding:
     """Return what `request` and the turns before it say about the arguments of `tool`.
 
@@ -107,31 +118,62 @@ def ground(
         Whether arguments are assigned all at once; else each takes what fits it best.
     weights
         Of the evidence; by default those that come with the package.
+    costs
+        How choices stand to each other; ``None`` for the defaults.
+    minimum
+        The least evidence for a required value; by default the one that comes with the package.
+    demonstrations
+        Requests for the same tool with the arguments that were right.
     """
     from nexus_lab.arguments.assign import assign, plain_units
+    from nexus_lab.arguments.ranking import load_minimum
 
-    choices, spans = choices_of(tool, request, context, weights=weights)
-    picks = assign(choices, plain_units(spans)) if jointly else [int(one.scores.argmax()) for one in choices]
+    choices, spans = choices_of(tool, request, context, weights=weights, demonstrations=demonstrations)
+    picks = (
+        assign(choices, plain_units(spans), costs=costs)
+        if jointly
+        else [int(one.scores.argmax()) for one in choices]
+    )
+    return _grounding(choices, picks, load_minimum() if minimum is None else minimum)
+
+
+def _grounding(choices: Sequence[Choices], picks: Sequence[int], minimum: Minimum) -> Grounding:
+    """Return what is settled when each argument has its pick, where the evidence for it is enough."""
     chosen = {one.argument: one.candidates[pick] for one, pick in zip(choices, picks, strict=True)}
-    left = [
-        one.argument for one in choices if one.argument.required and chosen[one.argument].value is NOTHING
-    ]
-    given = {argument.name: one for argument, one in chosen.items() if one.value is not NOTHING}
+    unsure = {
+        one.argument
+        for place, one in enumerate(choices)
+        if one.argument.must_be_sure and chosen[one.argument].value is not NOTHING
+        if not minimum.allows(signs(choices, picks, place))
+    }
+    given = {
+        argument.name: one
+        for argument, one in chosen.items()
+        if one.value is not NOTHING and argument not in unsure
+    }
+    left = [one.argument for one in choices if one.argument.required and one.argument.name not in given]
     usual = {one.name: one.schema["default"] for one in left if "default" in one.schema}
+    free = {one.name for one in left if one.may_be_written}
     return Grounding(
         {name: one.value for name, one in given.items()} | usual,
         {name: one.spans for name, one in given.items()},
-        tuple(one.name for one in left if one.name not in usual and not one.must_be_told),
-        tuple(one.name for one in left if one.must_be_told),
+        tuple(one.name for one in left if one.name not in usual and one.name in free),
+        tuple(one.name for one in left if one.name not in usual and one.name not in free),
         {
             argument.name: pattern
             for argument, one in chosen.items()
-            if one.spans and (pattern := argument.completion(one.value))
+            if argument.name in given and one.spans and (pattern := argument.completion(one.value))
         },
     )
 
 
-def plan_call(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]] = ()) -> GrammarPlan:
+def plan_call(
+    tool: ToolSpec,
+    request: str,
+    context: Sequence[Mapping[str, Any]] = (),
+    *,
+    demonstrations: Sequence[Demonstration] = (),
+) -> GrammarPlan:
     """Return the grammar for a call of `tool` that answers `request`.
 
     Arguments that the conversation settles have one value; optional ones are given only where it speaks for
@@ -141,8 +183,10 @@ def plan_call(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]]
     ----------
     context
         The turns before the request, oldest first.
+    demonstrations
+        Requests for the same tool with the arguments that were right, such as approved or corrected calls.
     """
-    return plan_grounded(tool, ground(tool, request, context))
+    return plan_grounded(tool, ground(tool, request, context, demonstrations=demonstrations))
 
 
 def plan_grounded(tool: ToolSpec, said: Grounding) -> GrammarPlan:
@@ -157,7 +201,7 @@ def plan_grounded(tool: ToolSpec, said: Grounding) -> GrammarPlan:
         optional=frozenset(said.values),
         values={name: (value,) for name, value in said.values.items() if name not in said.completed},
     )
-    return replace(plan, settled=_only_text(plan, said), missing=said.missing)
+    return replace(plan, settled=_only_text(plan, said), missing=said.missing, free=said.open)
 
 
 def _only_text(plan: GrammarPlan, said: Grounding) -> str | None:

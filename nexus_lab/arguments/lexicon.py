@@ -13,6 +13,7 @@ __all__ = [
     "NEGATIONS",
     "NUMBERS",
     "PREPOSITIONS",
+    "PROSE",
     "ROLES",
     "WAYS",
     "content_words",
@@ -43,6 +44,11 @@ PREPOSITIONS = _listed(
 )
 NEGATIONS = _listed(
     "not no without don't dont doesn't never exclude excluding except skip omit isn't aren't non"
+)
+# What arguments are called that take a text of anybody's making.
+PROSE = _listed(
+    "body caption comment content description explanation instruction message note prompt reason "
+    "summary text title"
 )
 # Words of descriptions that tell which way a value goes.
 ROLES = _listed(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nexus_lab.arguments.minimum import Minimum
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Group = tuple[str, float, Sequence[tuple[Mapping[str, float], bool]]]
 
-__all__ = ["fit_weights", "load_weights", "save_weights", "scores"]
+__all__ = ["fit_weights", "load_minimum", "load_weights", "save_weights", "scores"]
 
 _SMALLEST = 0.02
 # What is known before any case was seen, and what the penalty pulls towards: a date is no path.
@@ -59,24 +61,43 @@ _KNOWN = {
 
 
 @cache
+def _load() -> dict[str, Any]:
+    text = files(__package__).joinpath("weights.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
 def load_weights() -> dict[str, float]:
     """Return the weights that come with the package, by feature."""
-    text = files(__package__).joinpath("weights.json").read_text(encoding="utf-8")
-    weights: dict[str, float] = json.loads(text)["weights"]
+    weights: dict[str, float] = _load()["weights"]
     return weights
 
 
-def save_weights(weights: Mapping[str, float], path: Path, *, fitted_to: Mapping[str, int]) -> None:
+@cache
+def load_minimum() -> Minimum:
+    """Return the least evidence for a required value that comes with the package."""
+    return Minimum(**_load()["minimum"]) if "minimum" in _load() else Minimum()
+
+
+def save_weights(
+    weights: Mapping[str, float], path: Path, *, minimum: Minimum, fitted_to: Mapping[str, int]
+) -> None:
     """Write weights as the package keeps them.
 
     Parameters
     ----------
+    minimum
+        The least evidence for a required value, fitted to scores of such weights.
     fitted_to
         The files they were fitted to, with the cases of each.
     """
-    about = {"fitted_to": dict(fitted_to), "command": "nexus-lab eval arguments --fit"}
-    lines = json.dumps({**about, "weights": dict(sorted(weights.items()))}, ensure_ascii=False, indent=0)
-    path.write_text(lines + "\n", encoding="utf-8")
+    values = {
+        "fitted_to": dict(fitted_to),
+        "command": "nexus-lab eval arguments --fit",
+        "minimum": {"least": minimum.least, "curve": dict(sorted(minimum.curve.items()))},
+        "weights": dict(sorted(weights.items())),
+    }
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
 def scores(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.arguments.lexicon import CALLED, content_words, sense, stem
+from nexus_lab.arguments.lexicon import CALLED, PROSE, content_words, sense, stem
 from nexus_lab.registry import RefFault, resolve_ref
 from nexus_lab.routing import split_identifiers
 
@@ -115,6 +115,17 @@ class Argument:
     def must_be_given(self) -> bool:
         """Whether what fits best is better than nothing; a model left to itself copies what it read."""
         return self.required and "default" not in self.schema and not self.must_be_told
+
+    @property
+    def must_be_sure(self) -> bool:
+        """Whether a value is better asked for than taken on weak evidence."""
+        return self.required and "default" not in self.schema and self.kind not in ("boolean", "option")
+
+    @property
+    def may_be_written(self) -> bool:
+        """Whether a model may write the value by itself: free text, or what no part of a request can be."""
+        free = self.kind == "string" and self.is_plain and not self.is_statement
+        return self.kind == "other" or (free and self.last in PROSE)
 
     def completion(self, value: Any) -> str:
         """Return a pattern of what begins with `value` and looks like the examples; empty where none is.

@@ -5,25 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.evidence import NOTHING
-from nexus_lab.arguments.grounding import choices_of
-from nexus_lab.arguments.ranking import fit_weights, save_weights
 from nexus_lab.bench.base import ResultsError, insist_positive
 from nexus_lab.registry import ToolSpec
 from nexus_lab.routing import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from nexus_lab.arguments.wants import Argument
     from nexus_lab.registry import Registry
 
-__all__ = ["ArgumentCase", "fit", "fit_evidence", "matches", "read_cases"]
+__all__ = ["ArgumentCase", "hashed", "loose", "matches", "read_cases"]
 
 _LEFT_OUT = ""
 _NOT_COMPARED = re.compile(r"[,./\-_*^\s]")
@@ -46,6 +42,8 @@ class ArgumentCase:
     apart
         Whether the case is kept apart from tuning: by a hash of its id, or of the tool's name where the rows
         bring their own tools, of which many rows have the same.
+    group
+        What decided that: the id or the tool's name.
     """
 
     id: str
@@ -55,6 +53,7 @@ class ArgumentCase:
     accepted: Mapping[str, Sequence[Any]]
     stated: tuple[str, ...]
     apart: bool
+    group: str = ""
     kinds: Mapping[str, str] = field(default_factory=dict)
     may_lack: frozenset[str] = frozenset()
 
@@ -92,12 +91,13 @@ def read_cases(path: Path, tools: Registry | None = None, *, limit: int | None =
     if not cases:
         raise ResultsError("no case has its tool in the registry", next_step="give the matching registry")
     if limit is not None and limit < len(cases):
-        chosen = {case.id for case in sorted(cases, key=lambda case: _hash(case.id))[:limit]}
+        chosen = {case.id for case in sorted(cases, key=lambda case: hashed(case.id))[:limit]}
         cases = [case for case in cases if case.id in chosen]
     return cases
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
+    """Return a digest of `text`, by which cases are chosen and parted."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -110,13 +110,15 @@ def _case(row: dict[str, Any], tools: Registry | None) -> ArgumentCase | None:
         tool = tools[name] if tools is not None and name in tools else None
     if tool is None:
         return None
+    group = row["id"] if own is None else name
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
     common = {
         "id": row["id"],
         "tool": tool,
         "request": row["query"],
         "context": (*system, *(row.get("context") or ())),
-        "apart": int(_hash(row["id"] if own is None else name), 16) % 2 == 1,
+        "apart": int(hashed(group), 16) % 2 == 1,
+        "group": group,
     }
     if "accepted_args" in row:
         accepted = row["accepted_args"]
@@ -138,48 +140,6 @@ def _case(row: dict[str, Any], tools: Registry | None) -> ArgumentCase | None:
             name for name in (gold if stated is None else stated) if name in gold and name not in optional
         ),
         may_lack=optional,
-    )
-
-
-def fit_evidence(files: Sequence[Path], tools: Registry | None, path: Path) -> None:
-    """Fit the weights of the evidence to the cases of some files, and write them to `path`."""
-    read = {file.name: read_cases(file, tools) for file in files}
-    weights = fit(case for cases in read.values() for case in cases)
-    counts = {name: sum(not case.apart for case in cases) for name, cases in read.items()}
-    save_weights(weights, path, fitted_to=counts)
-
-
-def fit(cases: Iterable[ArgumentCase]) -> dict[str, float]:
-    """Return weights of the evidence, fitted to the cases that are not kept apart.
-
-    A tool counts with the root of the number of its cases, so that many requests to one do not decide alone.
-    """
-    tuned = [case for case in cases if not case.apart]
-    counts = Counter(case.tool.name for case in tuned)
-    groups = []
-    for case in tuned:
-        choices, _ = choices_of(case.tool, case.request, case.context, weights={})
-        for one in choices:
-            right = [_leads_to(case, one.argument, each.value) for each in one.candidates]
-            # What cannot be found among what was said is best left alone.
-            right[0] |= not any(right)
-            rows = [(each.features, is_right) for each, is_right in zip(one.candidates, right, strict=True)]
-            rows = rows[one.argument.must_be_given :]
-            if len(rows) > 1 and any(is_right for _, is_right in rows):
-                groups.append((case.tool.name, counts[case.tool.name] ** -0.5, rows))
-    if not groups:
-        raise ResultsError("no case is left to fit to", next_step="give more cases")
-    return fit_weights(groups)
-
-
-def _leads_to(case: ArgumentCase, argument: Argument, value: Any) -> bool:
-    """Whether a value is right, or the beginning of a right one that the model may complete."""
-    if case.is_right(argument.name, value):
-        return True
-    begun = bool(argument.completion(value)) and _loose(f"{value},")
-    golds = case.accepted.get(argument.name, ())
-    return bool(begun) and any(
-        isinstance(gold, str) and _loose(gold).startswith(str(begun)) for gold in golds
     )
 
 
@@ -228,7 +188,7 @@ def _all_words(found: Any, gold: Any) -> bool:
 
 def _loosely(found: Any, gold: Any) -> bool:
     if isinstance(found, str) and isinstance(gold, str):
-        return _loose(found) == _loose(gold) and bool(gold or not found)
+        return loose(found) == loose(gold) and bool(gold or not found)
     if isinstance(found, list) and isinstance(gold, list):
         return len(found) == len(gold) and all(map(_loosely, found, gold))
     if isinstance(found, dict) and isinstance(gold, dict):
@@ -239,7 +199,8 @@ def _loosely(found: Any, gold: Any) -> bool:
     return _same(found, gold)
 
 
-def _loose(text: str) -> str:
+def loose(text: str) -> str:
+    """Return what the Berkeley leaderboard compares of a text."""
     return _NOT_COMPARED.sub("", text).lower().replace("'", '"')
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -16,83 +16,45 @@ from nexus_lab.agent.calling import CallWriter, Written, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT
 from nexus_lab.arguments import ArgumentsRejected, MissingValues, build_grammar, ground, validate
+from nexus_lab.arguments.assign import Costs
+from nexus_lab.arguments.demonstrations import Demonstration
 from nexus_lab.arguments.grounding import plan_grounded
-from nexus_lab.arguments.spans import hear
+from nexus_lab.arguments.minimum import Minimum
 from nexus_lab.bench.argument_cases import read_cases
-from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap, proportion
+from nexus_lab.bench.argument_figures import Scored, figures, gains, savings, score, share_over_cases
+from nexus_lab.bench.argument_unsaid import unsaid
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap
 from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
 from nexus_lab.registry import Registry, load_registry, schema_text
 from nexus_lab.settings import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from nexus_lab.arguments import ArgumentsError, GrammarPlan
+    from nexus_lab.arguments import ArgumentsError, GrammarPlan, Grounding
     from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.engine import Engine
-    from nexus_lab.registry import ToolSpec
     from nexus_lab.routing import Router
 
-__all__ = ["MODES", "SYSTEMS", "Scored", "run", "score"]
+__all__ = ["MODES", "NEED_MODEL", "SYSTEMS", "Scored", "run", "score"]
 
 MODES = ("signature", "full")
 PARTS = ("all", "apart")
-_SHORT = 3
 _CONCATENATED = 50
-
-
-def _ungrounded(tool: ToolSpec, _request: str, _context: Sequence[Mapping[str, Any]]) -> GrammarPlan:
-    return build_grammar(tool.input_schema, tool=tool.name)
-
-
-def _one_by_one(tool: ToolSpec, request: str, context: Sequence[Mapping[str, Any]]) -> GrammarPlan:
-    return plan_grounded(tool, ground(tool, request, context, jointly=False))
-
-
-# What each system plans a call with; ``None`` stands for the agent's own way.
-SYSTEMS: dict[str, Callable[..., GrammarPlan] | None] = {
-    "full": None,
-    "no_grounding": _ungrounded,
-    "no_assignment": _one_by_one,
-    "no_descriptions": None,
-    "no_model": None,
+_NO_MODEL = "no_model"
+# What each system grounds a call with; those without a model's part run without one as well.
+_WAYS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "no_assignment": {"jointly": False},
+    "no_reuse": {"costs": Costs(overlap=0.0)},
+    "no_minimum": {"minimum": Minimum()},
+    "demonstrations": {},
+    "no_descriptions": {},
+    _NO_MODEL: {},
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """How one call was filled in.
-
-    Attributes
-    ----------
-    right, stated
-        Arguments that the request states and that came out right, and all that it states.
-    valid
-        Whether the call was readable and satisfied the full schema.
-    told
-        Whether it was given up for want of a value, and said so, instead of being written.
-    copied, texts
-        Texts among its values that occur in the prompt and nowhere in the conversation, and all texts.
-    ttft_s
-        Seconds from the request to the first token of the arguments.
-    tokens
-        Tokens by which the tool is shown.
-    """
-
-    right: tuple[str, ...]
-    stated: tuple[str, ...]
-    valid: bool
-    told: bool = False
-    copied: int = 0
-    texts: int = 0
-    ttft_s: float = 0.0
-    tokens: int = 0
-
-    @property
-    def all_right(self) -> bool:
-        """Whether every stated argument came out right in a valid call."""
-        return self.valid and len(self.right) == len(self.stated)
+NEED_MODEL = ("no_grounding",)
+SYSTEMS = (*_WAYS, *NEED_MODEL)
 
 
 def run(
@@ -109,13 +71,15 @@ def run(
 ) -> ResultFile:
     """Let the model write the call of each case with the right tool, and compare its arguments.
 
-    Each figure is given for all cases, and for those that are kept apart from tuning (``part``).
+    Each figure is given for all cases, and for those that are kept apart from tuning (``part``); intervals
+    are over cases. Beside ``full`` each other system has ``args_right_gain``: how many more of the stated
+    arguments come out right with all of ours, paired by case.
 
     Parameters
     ----------
     engine
-        Runs the model; its context must hold a full schema and the request; ``None`` where only ``no_model``
-        is measured.
+        Runs the model; its context must hold a full schema and the request. ``None`` takes what the
+        conversation settles, and a call that leaves something to the model counts as not filled in.
     registry
         Where the tools of the cases are; ``None`` when they bring their own.
     cases
@@ -123,8 +87,9 @@ def run(
     modes
         What the model sees of the tool: ``signature``, ``full``.
     systems
-        Of `SYSTEMS`: ``full``, or what is left out. Others than ``full`` run in the first mode only;
-        ``no_model`` takes what the conversation settles, and nothing else.
+        Of `SYSTEMS`: ``full``, what is left out, or what is added (``demonstrations``: the right calls of
+        the other cases with the same tool). Others than ``full`` run in the first mode only; ``no_model``
+        takes what the conversation settles, and nothing else; ``no_grounding`` needs a model.
     limit
         So many cases of each file at most, chosen by a hash.
     profile
@@ -137,36 +102,35 @@ def run(
     Raises
     ------
     ResultsError
-        When no case has its tool, or a system is unknown.
+        When no case has its tool, or a system is unknown or needs a model.
     """
-    unknown = set(systems) - SYSTEMS.keys()
-    if unknown:
-        raise ResultsError(
-            f"unknown systems {sorted(unknown)}", next_step=f"choose among {', '.join(SYSTEMS)}"
-        )
-    if engine is None and set(systems) != {"no_model"}:
-        raise ResultsError("these systems need a model", next_step="load an engine, or run no_model alone")
+    _check(systems, engine)
     tools = registry if isinstance(registry, Registry | None) else load_registry(registry)
     files = [cases] if isinstance(cases, PurePath) else list(cases)
     chosen = [case for file in files for case in read_cases(file, tools, limit=limit)]
     settings = profile or Profile()
     routed = None if router is None else [_routed(router, case) for case in chosen]
     runs = [(system, mode) for system in systems for mode in (modes if system == "full" else modes[:1])]
+    planners = _Planners(chosen)
     found: dict[tuple[str, str], list[Scored]] = {}
     for number, (system, mode) in enumerate(runs):
         tell = None if on_progress is None else partial(_tell, on_progress, number, len(runs))
-        if system == "no_model":
-            found[system, mode] = [score(_settled(case), case) for case in chosen]
-        elif engine is not None:
-            found[system, mode] = _written(engine, chosen, settings.changed(schema_mode=mode), system, tell)
-    results = [
+        shown = [_undescribed(case) for case in chosen] if system == "no_descriptions" else chosen
+        if engine is None or system == _NO_MODEL:
+            found[system, mode] = [score(_settled(one, planners.ground(one, system)), one) for one in shown]
+        else:
+            plan = partial(planners.plan, system=system)
+            found[system, mode] = _written(engine, shown, settings.changed(schema_mode=mode), plan, tell)
+    results = _results(chosen, found, routed)
+    results += [
         figure
-        for (system, mode), scored in found.items()
+        for system in systems
+        if system in ("full", "no_minimum")
         for part in PARTS
-        for figure in _figures(chosen, scored, routed, {"system": system, "schema_mode": mode, "part": part})
+        for figure in _unsaid_asked(chosen, planners, {"system": system, "part": part})
     ]
-    if {("full", "signature"), ("full", "full")} <= found.keys():
-        results += _savings(found["full", "signature"], found["full", "full"])
+    if {("full", "signature"), ("full", "full")} <= found.keys() and engine is not None:
+        results += savings(found["full", "signature"], found["full", "full"])
     if tools is not None and engine is not None and ("full", "signature") in found:
         results.append(_saved_beside(engine, tools, found["full", "signature"]))
     return ResultFile.now(
@@ -183,9 +147,82 @@ def run(
     )
 
 
-def _settled(case: ArgumentCase) -> Written:
+def _check(systems: Sequence[str], engine: Engine | None) -> None:
+    unknown = set(systems) - set(SYSTEMS)
+    if unknown:
+        raise ResultsError(
+            f"unknown systems {sorted(unknown)}", next_step=f"choose among {', '.join(SYSTEMS)}"
+        )
+    needy = set(systems) & set(NEED_MODEL)
+    if engine is None and needy:
+        raise ResultsError(f"{sorted(needy)} need a model", next_step="load one, or leave them out")
+
+
+def _results(
+    cases: Sequence[ArgumentCase],
+    found: Mapping[tuple[str, str], Sequence[Scored]],
+    routed: Sequence[bool] | None,
+) -> list[Result]:
+    results = []
+    for (system, mode), scored in found.items():
+        for part in PARTS:
+            where = {"system": system, "schema_mode": mode, "part": part}
+            results += figures(cases, scored, routed, case=where)
+            if system != "full" and ("full", mode) in found:
+                beside = {**where, "system": "full", "peer": system}
+                results += gains(cases, found["full", mode], scored, case=beside)
+    return results
+
+
+def _unsaid_asked(cases: Sequence[ArgumentCase], planners: _Planners, where: dict[str, str]) -> list[Result]:
+    """Return in how many requests without a needed value it is asked for, or left to the model, marked."""
+    asked, counts = [], []
+    for case in cases:
+        lacking = list(unsaid(case)) if case.apart or where["part"] == "all" else []
+        found = [(one.name, planners.ground(one.case, where["system"])) for one in lacking]
+        asked.append(sum(name in (*said.missing, *said.open) for name, said in found))
+        counts.append(len(lacking))
+    if not sum(counts):
+        return []
+    return [share_over_cases(asked, counts, case=where, metric="unsaid_asked")]
+
+
+class _Planners:
+    """Grounds and plans calls in the way of each system.
+
+    Parameters
+    ----------
+    cases
+        All of them; each has the others with its tool as demonstrations.
+    """
+
+    def __init__(self, cases: Sequence[ArgumentCase]) -> None:
+        self._of_tool: dict[str, list[tuple[str, Demonstration]]] = {}
+        for case in cases:
+            arguments = {name: values[0] for name, values in case.accepted.items() if name in case.stated}
+            shown = Demonstration(case.request, arguments, case.context)
+            self._of_tool.setdefault(case.tool.name, []).append((case.id, shown))
+
+    def ground(self, case: ArgumentCase, system: str) -> Grounding:
+        """Return what a case's conversation says, as `system` hears it."""
+        demonstrations = [
+            one
+            for key, one in self._of_tool.get(case.tool.name, ())
+            if system == "demonstrations" and key != case.id
+        ]
+        return ground(
+            case.tool, case.request, case.context, demonstrations=demonstrations, **_WAYS.get(system, {})
+        )
+
+    def plan(self, case: ArgumentCase, *, system: str) -> GrammarPlan:
+        """Return the grammar for the call of a case."""
+        if system == "no_grounding":
+            return build_grammar(case.tool.input_schema, tool=case.tool.name)
+        return plan_grounded(case.tool, self.ground(case, system))
+
+
+def _settled(case: ArgumentCase, said: Grounding) -> Written:
     """Return what the conversation settles of a call, without a model."""
-    said = ground(case.tool, case.request, case.context)
     missing = (*said.missing, *said.open)
     problem: ArgumentsError | None = MissingValues(missing, tool=case.tool.name) if missing else None
     arguments = None if missing else dict(said.values)
@@ -207,16 +244,15 @@ def _written(
     engine: Engine,
     cases: Sequence[ArgumentCase],
     profile: Profile,
-    system: str,
+    planner: Callable[[ArgumentCase], GrammarPlan],
     tell: Callable[[int, int], None] | None,
 ) -> list[Scored]:
     scored = []
-    with closing(_Writer(engine, profile, SYSTEMS[system])) as writer:
+    with closing(_Writer(engine, profile)) as writer:
         for place, case in enumerate(cases):
             if tell is not None:
                 tell(place, len(cases))
-            shown = _undescribed(case) if system == "no_descriptions" else case
-            written, seconds, tokens = writer.write(shown)
+            written, seconds, tokens = writer.write(case, planner)
             scored.append(replace(score(written, case), ttft_s=seconds, tokens=tokens))
     return scored
 
@@ -233,41 +269,6 @@ def _undescribed(case: ArgumentCase) -> ArgumentCase:
     return replace(case, tool=replace(case.tool, input_schema=schema))
 
 
-def _figures(
-    cases: Sequence[ArgumentCase],
-    scored: Sequence[Scored],
-    routed: Sequence[bool] | None,
-    case: dict[str, str],
-) -> list[Result]:
-    kept = [n for n, one in enumerate(cases) if one.apart or case["part"] == "all"]
-    if not kept:
-        return []
-    part = [scored[n] for n in kept]
-    stated, texts = sum(len(one.stated) for one in part), sum(one.texts for one in part)
-    counted = [
-        ("args_right", sum(len(one.right) for one in part), stated),
-        ("cases_right", sum(one.all_right for one in part), len(part)),
-        ("json_valid", sum(one.valid for one in part), len(part) - sum(one.told for one in part)),
-        ("asked_back", sum(one.told for one in part), len(part)),
-        ("copied_from_prompt", sum(one.copied for one in part), texts),
-    ]
-    if routed is not None:
-        reached = sum(len(scored[n].right) for n in kept if routed[n])
-        counted.append(("end_to_end_right", reached, stated))
-    return [proportion(count, n, case=case, metric=metric) for metric, count, n in counted if n]
-
-
-def _savings(ours: Sequence[Scored], peer: Sequence[Scored]) -> list[Result]:
-    """Return how much sooner and shorter a signature is than the full schema in every turn."""
-    case = {"system": "full", "schema_mode": "signature", "peer": "full schema"}
-    ratios = [theirs.ttft_s / one.ttft_s for one, theirs in zip(ours, peer, strict=True)]
-    saved = [1 - one.tokens / theirs.tokens for one, theirs in zip(ours, peer, strict=True)]
-    return [
-        bootstrap(ratios, np.median, case=case, metric="ttft_ratio"),
-        bootstrap(saved, np.mean, case=case, metric="token_saving"),
-    ]
-
-
 def _saved_beside(engine: Engine, tools: Registry, ours: Sequence[Scored]) -> Result:
     """Return how much shorter a signature is than the first tools of the registry in full."""
     shown = list(tools)[:_CONCATENATED]
@@ -279,15 +280,18 @@ def _saved_beside(engine: Engine, tools: Registry, ours: Sequence[Scored]) -> Re
 class _Writer:
     """Writes calls as the agent does, each in a conversation of its own."""
 
-    def __init__(self, engine: Engine, profile: Profile, planner: Callable[..., GrammarPlan] | None) -> None:
+    def __init__(self, engine: Engine, profile: Profile) -> None:
         self._engine = engine
         self._profile = profile
         self._emitter = Emitter()
-        self._calls = CallWriter(engine, self._emitter, planner=planner)
-        self._pool, self._store = SequencePool(engine), SnapshotStore.for_engine(engine)
+        self._store = SnapshotStore.for_engine(engine)
+        self._pool = SequencePool(engine, tree=self._store.tree)
 
-    def write(self, case: ArgumentCase) -> tuple[Written, float, int]:
+    def write(
+        self, case: ArgumentCase, planner: Callable[[ArgumentCase], GrammarPlan]
+    ) -> tuple[Written, float, int]:
         """Return the call, the seconds from the request to its first token, and the tool's tokens."""
+        calls = CallWriter(self._engine, self._emitter, planner=lambda *_: planner(case))
         conversation = Conversation(
             self._engine,
             system=SYSTEM_PROMPT,
@@ -303,7 +307,7 @@ class _Writer:
             began = time.perf_counter()
             conversation.append("user", conversation.transcript.user(text, case.request))
             prefilled = time.perf_counter() - began
-            written = self._calls.write(
+            written = calls.write(
                 conversation, case.tool, self._profile, request=case.request, history=case.context
             )
         finally:
@@ -332,42 +336,3 @@ class _Writer:
                 waiting = False
         if waiting:
             conversation.close_reply("")
-
-
-def score(written: Written, case: ArgumentCase) -> Scored:
-    """Compare a call with the arguments that a case states."""
-    found = written.arguments or {}
-    right = tuple(name for name in case.stated if name in found and case.is_right(name, found[name]))
-    texts = list(_texts(found, case.tool.input_schema))
-    turns = [*case.context, {"role": "user", "content": case.request}]
-    said = " ".join(str(turn.get("content")) for turn in turns).casefold()
-    # A date that was said in another form is no copy.
-    meant = {str(span.value) for span in hear(turns)[1]}
-    prompt = f"{SYSTEM_PROMPT} {schema_text(case.tool)}".casefold()
-    return Scored(
-        right=right,
-        stated=case.stated,
-        valid=written.arguments is not None and written.problem is None,
-        told=written.arguments is None and isinstance(written.problem, MissingValues),
-        copied=sum(
-            text.casefold() in prompt and text.casefold() not in said and text not in meant for text in texts
-        ),
-        texts=len(texts),
-    )
-
-
-def _texts(found: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts among values, but for those that the schema lists or gives as default."""
-    properties = schema.get("properties", {})
-    for name, value in found.items():
-        part = properties.get(name, {})
-        listed = _listed(part) if isinstance(part, dict) else []
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and len(text) >= _SHORT and text not in listed:
-                yield text
-
-
-def _listed(schema: Mapping[str, Any]) -> list[Any]:
-    items = schema.get("items")
-    inner = _listed(items) if isinstance(items, dict) else []
-    return [*schema.get("enum", ()), schema.get("const"), schema.get("default"), *inner]

@@ -196,7 +196,10 @@ def arguments(
     modes: Annotated[str, typer.Option(help="What the model sees of a tool; commas.")] = "signature,full",
     systems: Annotated[
         str,
-        typer.Option(help="full, no_grounding, no_assignment, no_descriptions, no_model; commas, or all."),
+        typer.Option(
+            help="full; no_grounding, no_assignment, no_reuse, no_minimum, no_descriptions, no_model; "
+            "demonstrations, which adds the other cases' calls of the tool; commas, or all."
+        ),
     ] = "full",
     limit: Annotated[int | None, typer.Option(min=1, help="So many cases, chosen by a hash.")] = None,
     fit: Annotated[
@@ -207,9 +210,12 @@ def arguments(
     *,
     route: Annotated[bool, typer.Option(help="Charge arguments of requests that are routed wrong.")] = True,
 ) -> None:
-    """Measure how many arguments come out right, when the model sees a signature or the full schema."""
+    """Measure how many arguments come out right, when the model sees a signature or the full schema.
+
+    With --model none only what the conversation settles is counted, which takes seconds.
+    """
     from nexus_lab.bench import arguments as bench
-    from nexus_lab.bench.argument_cases import fit_evidence
+    from nexus_lab.bench.argument_fitting import fit_evidence
     from nexus_lab.engine import Engine
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router
@@ -219,8 +225,11 @@ def arguments(
         fit_evidence(cases, tools, fit)
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
-    chosen = list(bench.SYSTEMS) if systems == "all" else listed(systems)
-    loading = nullcontext() if chosen == ["no_model"] else Engine.load(model, n_ctx=4096, threads=threads)
+    alone = model == "none"
+    every = [name for name in bench.SYSTEMS if not (alone and name in bench.NEED_MODEL)]
+    chosen = every if systems == "all" else listed(systems)
+    alone = alone or chosen == ["no_model"]
+    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads)
     with loading as engine, bar("filling in") as tell:
         result = bench.run(
             engine,

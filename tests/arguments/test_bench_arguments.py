@@ -10,9 +10,11 @@ import pytest
 from nexus_lab.agent.calling import Written
 from nexus_lab.arguments import MissingValues
 from nexus_lab.arguments.evidence import NOTHING
-from nexus_lab.bench import argument_cases
+from nexus_lab.bench import argument_cases, argument_fitting
 from nexus_lab.bench import arguments as bench
 from nexus_lab.bench.argument_cases import ArgumentCase, read_cases
+from nexus_lab.bench.argument_figures import gains, share_over_cases
+from nexus_lab.bench.argument_unsaid import unsaid
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.registry import Registry, ToolSpec
 
@@ -147,7 +149,7 @@ def test_what_is_kept_apart_is_not_fitted_to():
     from dataclasses import replace
 
     with pytest.raises(ResultsError, match="no case is left"):
-        argument_cases.fit([replace(CASE, apart=True)])
+        argument_fitting.fit([replace(CASE, apart=True)])
 
 
 def test_a_fit_prefers_what_was_right():
@@ -164,8 +166,75 @@ def test_a_fit_prefers_what_was_right():
         )
         for n, tool in enumerate(tools)
     ]
-    weights = argument_cases.fit(cases)
+    weights, _ = argument_fitting.fit(cases)
     assert weights["integer|k:number"] > 0
+
+
+def test_an_interval_over_cases_is_wider_than_one_over_arguments_that_stand_together():
+    hits, counts = [4] * 15 + [0] * 5, [4] * 20
+    found = share_over_cases(hits, counts, case={}, metric="args_right")
+    assert (found.value, found.n) == (0.75, 80)
+    assert found.low is not None
+    assert found.high is not None
+    # Twenty trials, not eighty: a standard error of sqrt(0.75 * 0.25 / 20) = 0.097.
+    assert 0.3 < found.high - found.low < 0.45
+
+
+def test_all_right_is_no_certainty():
+    found = share_over_cases([3, 2, 0], [3, 2, 0], case={}, metric="args_right")
+    assert (found.value, found.n, found.high) == (1.0, 5, 1.0)
+    # Wilson's lower bound for two of two cases; the third counts nothing.
+    assert found.low == pytest.approx(0.3424, abs=1e-3)
+
+
+def test_a_gain_is_paired_by_case():
+    from dataclasses import replace
+
+    cases = [replace(CASE, id=str(n)) for n in range(8)]
+    all_right, none_right = {"owner": "acme", "n": 3}, {"owner": "b", "n": 4}
+    ours = [bench.score(written(all_right), case) for case in cases]
+    theirs = [bench.score(written(none_right if n == 0 else all_right), case) for n, case in enumerate(cases)]
+    (found,) = gains(cases, ours, theirs, case={"part": "all"})
+    assert (found.metric, found.value, found.n) == ("args_right_gain", 2 / 16, 16)
+    assert found.low is not None
+    assert found.low >= 0
+    (same,) = gains(cases, ours, ours, case={"part": "all"})
+    assert (same.value, same.low) == (0.0, None)
+
+
+def test_what_is_filled_counts_also_where_it_is_not_stated():
+    scored = bench.score(written({"owner": "acme", "n": 4, "method": "list", "unknown": 1}), CASE)
+    assert (scored.filled, scored.filled_right) == (3, 1)
+
+
+def test_a_value_is_cut_out_with_what_leads_to_it():
+    tool = ToolSpec(
+        "list",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "owner": {"type": "string"},
+                "n": {"type": "integer"},
+                "state": {"enum": ["open", "closed"]},
+            },
+            "required": ["owner", "n", "state"],
+        },
+    )
+    case = ArgumentCase(
+        id="1",
+        tool=tool,
+        request="Show the 3 open issues of acme/webshop",
+        context=({"role": "user", "content": "Look at acme/docs"},),
+        accepted={"owner": ("acme",), "n": (3,), "state": ("open",)},
+        stated=("owner", "n", "state"),
+        apart=False,
+    )
+    found = {one.name: (one.case.request, one.case.context[0]["content"]) for one in unsaid(case)}
+    assert found == {
+        "owner": ("Show the 3 open issues", "Look"),
+        "n": ("Show the open issues of acme/webshop", "Look at acme/docs"),
+    }
 
 
 def test_an_unknown_system_is_refused(tmp_path: Path):
