@@ -44,6 +44,9 @@ class Profile:
         Margin under which a routing decision escalates; ``None`` takes the calibrated value.
     top_k
         Candidates kept per decision, and rows of the table.
+    sidecar
+        ``escalated`` lets the model try the candidates of a decision that was too close, each in a sequence
+        of its own, and confirm or change it; ``off``, see `nexus_lab.agent.sidecar` for what it is worth.
     schema_mode
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
         ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
@@ -79,6 +82,7 @@ class Profile:
     r_base: float = 0.05
     tau: float | None = None
     top_k: int = 3
+    sidecar: str = "off"
     schema_mode: str = "signature"
     repair: str = "leading"
     repair_budget: float = 0.25
@@ -164,6 +168,9 @@ def _check_routing(profile: Profile) -> None:
         "choose a value of at least 0, or none for the calibrated one",
     )
     _require(_is_count(profile.top_k, least=1), f"top_k = {profile.top_k!r}", "choose at least 1")
+    _require(
+        profile.sidecar in ("off", "escalated"), f"sidecar = {profile.sidecar!r}", "choose off or escalated"
+    )
 
 
 def _check_splice(profile: Profile) -> None:

@@ -36,6 +36,7 @@ def test_a_k_without_a_curve_is_refused_with_the_formula(k):
         {"r_base": 1.5},
         {"tau": -0.1},
         {"top_k": 0},
+        {"sidecar": "always"},
         {"schema_mode": "splice"},
         {"schema_mode": "splice(bounded(0))"},
         {"schema_mode": "splice(bounded(1e999))"},

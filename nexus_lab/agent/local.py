@@ -12,6 +12,7 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.calling import CallWriter, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT, TurnLoop
+from nexus_lab.agent.sidecar import Sidecar
 from nexus_lab.agent.splicing import Splicer
 from nexus_lab.agent.transcript import join_tokens
 from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Mark
     from nexus_lab.agent.loop import Approve, AskBefore
     from nexus_lab.agent.rows import FidelityRow
+    from nexus_lab.agent.sidecar import SidecarResult
     from nexus_lab.agent.splicing import Spliced
     from nexus_lab.agent.turn import StageClock, Turn
     from nexus_lab.cache import Policy, SnapshotDisk
     from nexus_lab.engine import Engine, Generation
     from nexus_lab.registry import Toolbox, ToolSpec
-    from nexus_lab.routing import Router
+    from nexus_lab.routing import Router, RoutingDecision
     from nexus_lab.settings import Profile
     from nexus_lab.splice import BlockContext
 
@@ -102,6 +104,7 @@ class Agent(TurnLoop):
         self.engine = engine
         self.library = library or BlockLibrary(engine)
         self._splicer = Splicer(engine, self.library, self.emitter)
+        self._sidecar = Sidecar(engine, system=system, library=self.library, emitter=self.emitter)
         self._calls = CallWriter(engine, self.emitter)
         self._store = SnapshotStore.for_engine(engine, disk=disk)
         self._pool = SequencePool(engine, tree=self._store.tree)
@@ -187,6 +190,10 @@ class Agent(TurnLoop):
         opening, block = self.conversation.transcript.preview(text)
         self.library.get_or_compile(block, self._context() + opening)
         return len(block)
+
+    def _try_candidates(self, decision: RoutingDecision) -> tuple[RoutingDecision, SidecarResult | None]:
+        mode = self.profile.schema_mode
+        return self._sidecar.route(decision, self.tools.registry, self._history, schema_mode=mode)
 
     @cached_property
     def _typical(self) -> BlockContext:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
-from nexus_lab.agent.rows import Candidate, MessageRow, RoutingRow
+from nexus_lab.agent.escalation import escalates, routing_row
+from nexus_lab.agent.rows import MessageRow
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
-from nexus_lab.errors import Cancelled, NexusError
+from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.registry import repair_text
 from nexus_lab.routing import Router
 from nexus_lab.settings import Profile
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from nexus_lab.agent.base import Observer
+    from nexus_lab.agent.sidecar import SidecarResult
     from nexus_lab.registry import Toolbox, ToolResult, ToolSpec
     from nexus_lab.routing import RoutingDecision
 
@@ -129,6 +131,12 @@ class TurnLoop(ABC):
     @abstractmethod
     def _cancel(self) -> None:
         """Stop what is being written, from any thread."""
+
+    def _try_candidates(self, decision: RoutingDecision) -> tuple[RoutingDecision, SidecarResult | None]:
+        """Let the model confirm or change a close decision; declined where none runs here."""
+        reason = "the calls are written elsewhere, where candidates cannot be tried"
+        self.emitter.decline("sidecar", Decline("sidecar_no_engine", reason, "the router's order stands"))
+        return decision, None
 
     def _facts(self) -> Mapping[str, Any]:
         """Return what the record of a turn says beside its settings."""
@@ -268,8 +276,10 @@ class TurnLoop(ABC):
 
     def _route(self, request: str) -> RoutingDecision:
         with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": request}) as span:
-            decision = self.router.route(request, self._history)
-            span.add(_routing_row(decision))
+            decision, tried = self.router.route(request, self._history), None
+            if self.profile.sidecar == "escalated" and escalates(decision):
+                decision, tried = self._try_candidates(decision)
+            span.add(routing_row(decision, tried))
             span.set(
                 margin=decision.margin,
                 tau=decision.tau,
@@ -355,27 +365,3 @@ class TurnLoop(ABC):
     def _remember(self, role: str, text: str, *, tool: str | None = None) -> None:
         self._history.append({"role": role, "content": text})
         self.emitter.point(EventKind.MESSAGE, role, MessageRow(role=role, text=text, tool=tool))
-
-
-def _routing_row(decision: RoutingDecision) -> RoutingRow:
-    return RoutingRow(
-        candidates=tuple(
-            Candidate(
-                tool=item.tool,
-                score=item.score,
-                dense=item.dense,
-                lexical=item.lexical,
-                cross_encoder=item.cross_encoder,
-                view=item.view.kind.value if item.view else None,
-            )
-            for item in decision.candidates
-        ),
-        margin=decision.margin,
-        tau=decision.tau,
-        decision=decision.outcome.value,
-        tool=decision.tool,
-        reason=decision.reason,
-        query=decision.request,
-        times_ms=decision.times_ms,
-        settings=decision.settings,
-    )

@@ -51,7 +51,10 @@ class OpKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One tool that routing looked at; scores are cosine, BM25 share and probability, or None."""
+    """One tool that routing looked at; scores are cosine, BM25 share and probability, or None.
+
+    ``sidecar`` is what the model made of it where it was tried: nats a token of its name, at most 0.
+    """
 
     tool: str
     score: float
@@ -59,6 +62,7 @@ class Candidate:
     lexical: float | None = None
     cross_encoder: float | None = None
     view: str | None = None
+    sidecar: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

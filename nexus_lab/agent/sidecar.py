@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.calling import tool_block
+from nexus_lab.agent.escalation import settled
 from nexus_lab.agent.name_scores import CALL_OPENING, NameScorer
 from nexus_lab.agent.transcript import TemplateRewritesError, Transcript, join_tokens
 from nexus_lab.agent.window import Spoken, Window, recent_window
 from nexus_lab.arguments import ArgumentsError
 from nexus_lab.engine import ChatTemplateError, ContextFull, SequenceError
 from nexus_lab.errors import Cancelled, Decline, NexusError
-from nexus_lab.registry import neutralise
-from nexus_lab.routing import Outcome
 from nexus_lab.splice import Exact, SplicePath, splice_block
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ __all__ = [
     "Sidecar",
     "SidecarResult",
     "SidecarScore",
-    "escalates",
-    "settled",
 ]
 
 SIDECAR_DEPTH = 5
@@ -54,7 +51,6 @@ SIDECAR_LEAD = 0.0
 """Nats a token by which another candidate must lead the router's first to take its place."""
 
 _INSTEAD = "the order of the router stands"
-_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,41 +115,6 @@ class SidecarResult:
             return None
         first, top = self.scores[0], max(self.scores, key=lambda one: one.score)
         return top.tool if top.score > first.score and top.score - first.score >= lead else first.tool
-
-
-def escalates(decision: RoutingDecision) -> bool:
-    """Whether the gate found the best candidates too close, and there is more than one."""
-    return (
-        decision.outcome in (Outcome.ESCALATED, Outcome.ESCALATION_UNAVAILABLE)
-        and decision.tool is not None
-        and len(decision.candidates) > 1
-    )
-
-
-def settled(decision: RoutingDecision, result: SidecarResult, *, model: str) -> RoutingDecision:
-    """Return the decision with the candidate first that the model prefers; as it was where that is none.
-
-    Parameters
-    ----------
-    model
-        Name of the model, for the sentence that says why.
-    """
-    timed = replace(decision, times_ms={**decision.times_ms, "sidecar": result.ms})
-    best = result.best()
-    if best is None:
-        return timed
-    shown, n = neutralise(best, limit=_SHOWN), len(result.scores)
-    if best == decision.tool:
-        return replace(timed, reason=f"{decision.reason} {model} tried {n} and agrees.")
-    chosen = [item for item in decision.candidates if item.tool == best]
-    others = [item for item in decision.candidates if item.tool != best]
-    return replace(
-        timed,
-        candidates=(*chosen, *others),
-        tool=best,
-        outcome=Outcome.ESCALATED,
-        reason=f"{decision.reason} {model} tried {n} and prefers {shown}.",
-    )
 
 
 class Sidecar:

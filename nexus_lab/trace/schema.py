@@ -48,6 +48,7 @@ _CANDIDATES = pl.List(
             "lexical": pl.Float64,
             "cross_encoder": pl.Float64,
             "view": pl.String,
+            "sidecar": pl.Float64,
         }
     )
 )

@@ -11,8 +11,9 @@ import pytest
 
 from nexus_lab.agent.base import Emitter, EventKind, Status
 from nexus_lab.agent.calling import tool_block
+from nexus_lab.agent.escalation import escalates, settled
 from nexus_lab.agent.name_scores import CALL_OPENING, NameScorer, json_name
-from nexus_lab.agent.sidecar import Sidecar, SidecarResult, SidecarScore, escalates, settled
+from nexus_lab.agent.sidecar import Sidecar, SidecarResult, SidecarScore
 from nexus_lab.agent.transcript import Transcript, join_tokens
 from nexus_lab.agent.window import Window
 from nexus_lab.engine import Engine
