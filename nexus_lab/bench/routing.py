@@ -10,15 +10,12 @@ import numpy as np
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive, median_interval
 from nexus_lab.bench.routing_baselines import Baselines
 from nexus_lab.bench.routing_figures import OWN, REGISTRY, Refusable, Seen, confusions, figures
+from nexus_lab.bench.routing_rows import asked_rows, right_tools, unlearned
 from nexus_lab.registry import Registry, load_registry
-from nexus_lab.routing import EmbeddingStore, Router, load_embedder, read_rows
+from nexus_lab.routing import EmbeddingStore, Router, load_embedder
 from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import rank
-from nexus_lab.routing.known import package_rows
-from nexus_lab.routing.normalise import normalise
 from nexus_lab.routing.reader import choose_reader
-from nexus_lab.routing.scoring import tools_by_key
-from nexus_lab.routing.training_rows import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,9 +133,9 @@ def run(
     if unknown:
         raise ResultsError(f"unknown system {unknown[0]!r}", next_step=f"choose from {', '.join(SYSTEMS)}")
     tools = registry if isinstance(registry, Registry) else load_registry(registry)
-    asked = [row for row in _rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
-    without = _rows(negatives, apart) if negatives is not None else []
-    rows, refusable = _unlearned(asked), _unlearned(without)
+    asked = [row for row in asked_rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
+    without = asked_rows(negatives, apart) if negatives is not None else []
+    rows, refusable = unlearned(asked), unlearned(without)
     model = embedder if not isinstance(embedder, str) else load_embedder(embedder, threads=threads)
     stock = load_embedder("stock", threads=threads) if embedder == "bundled" else model
     plan = _Plan(
@@ -157,7 +154,7 @@ def run(
     steps = sorted({min(size, len(tools)) for size in sizes or (len(tools),)})
     for step, size in enumerate(steps):
         part = tools if size == len(tools) else Registry.of(tools.tools[:size], name=tools.name)
-        ours = [row for row in rows if _right(row, part)]
+        ours = [row for row in rows if right_tools(row, part)]
         used[size] = len(ours)
         if ours:
             tell = _scaled(on_progress, step, len(steps), size)
@@ -187,34 +184,10 @@ def run(
     return ResultFile.now("eval routing", results, settings=settings, threads=threads)
 
 
-def _rows(path: Path, apart: float) -> list[dict[str, Any]]:
-    rows = ({"gold_tool": row.get("tool"), **row} for row in read_rows(path))
-    return [row for row in rows if share_of(row["query"]) >= apart]
-
-
-def _unlearned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows whose request is none of the package's, whatever repository or number each names."""
-    learned = {_core_of(row["request"]) for row in package_rows()}
-    return [row for row in rows if _core_of(row["query"]) not in learned]
-
-
-def _core_of(request: str) -> str:
-    """Return `request` as it is matched, without case and last mark, which hardly move a vector."""
-    return normalise(request).text.casefold().rstrip(" .?!")
-
-
 def _examples(path: Path | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     asked = {row["query"] for row in rows}
-    found = _rows(path, 0.0) if path is not None else []
+    found = asked_rows(path, 0.0) if path is not None else []
     return [row for row in found if row["query"] not in asked and isinstance(row.get("gold_tool"), str)]
-
-
-def _right(row: dict[str, Any], registry: Registry) -> set[str]:
-    """Return the tools of the registry that are right for a request; none when its gold tool is not there."""
-    known = tools_by_key(registry)
-    if row["gold_tool"] not in known:
-        return set()
-    return {row["gold_tool"], *(name for name in row.get("also_ok") or () if name in known)}
 
 
 def _scaled(tell: Progress | None, step: int, steps: int, size: int) -> Callable[[float], None]:
@@ -240,7 +213,7 @@ def _observe(
         query, context = row["query"], row.get("context") or ()
         stage = router.scores(query, context)
         decision = router.route(query, context, top_k=len(stage.names))
-        right = [stage.names.index(name) for name in _right(row, registry)]
+        right = [stage.names.index(name) for name in right_tools(row, registry)]
         for system in plan.systems:
             order = contest.order(system, query, context, stage=stage, decision=decision)
             seen.places[system].append(_place(order, right))
@@ -318,7 +291,7 @@ class _OwnTools:
     def answered(self, row: dict[str, Any]) -> tuple[bool, RoutingDecision]:
         """Return whether the first tool is right, and the decision."""
         decision = self.route(row)
-        right = _right(row, self._router.registry)
+        right = right_tools(row, self._router.registry)
         return bool(decision.candidates) and decision.candidates[0].tool in right, decision
 
 
