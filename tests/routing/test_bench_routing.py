@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nexus_lab.bench import routing as bench
+from nexus_lab.bench import routing_rows
 from nexus_lab.bench.base import ResultFile, ResultsError
 from nexus_lab.routing.training_rows import share_of
 
@@ -184,7 +185,7 @@ def test_requests_of_the_package_are_left_out_and_counted(
     tmp_path: Path, registry: Registry, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     learned = ["List the open issues of globex/infra", "wash windows!"]
-    monkeypatch.setattr(bench, "package_rows", lambda: tuple({"request": text} for text in learned))
+    monkeypatch.setattr(routing_rows, "package_rows", lambda: tuple({"request": text} for text in learned))
     found = bench.run(
         registry,
         write(tmp_path / "queries.jsonl", QUERIES),
