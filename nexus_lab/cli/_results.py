@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._output import console, plain, print_figures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def show_results(results: ResultFile, path: Path | None) -> None:
         interval = "" if result.low is None else f"{result.low:.4g} to {result.high:.4g}"
         value = f"{result.value:.4g} {result.unit}".strip()
         table.add_row(plain(case), plain(result.metric), value, interval, str(result.n or ""))
-    console.print(table)
+    print_figures(table)
     _write(results, path)
 
 
@@ -51,7 +51,7 @@ def show_sweep(
         table.add_column(name, justify="left" if number < _WORDS else "right")
     for row in rows:
         table.add_row(*map(plain, row))
-    console.print(table)
+    print_figures(table)
     _write(sweep.results(), path)
 
 
