@@ -22,7 +22,7 @@ from nexus_lab.routing.calibration import (
 )
 from nexus_lab.routing.deciding import reread
 from nexus_lab.routing.gate import Ranking, rank
-from nexus_lab.routing.known import package_rows
+from nexus_lab.routing.known import package_rows_for
 from nexus_lab.routing.router import Router
 from nexus_lab.routing.rows import file_digest, read_rows
 from nexus_lab.routing.scoring import SCORING, StageScores
@@ -180,7 +180,7 @@ def _held_rows(registry: Registry, held: float) -> list[dict[str, Any]]:
     """Return requests of the package that no tool of the registry fits, though some are near."""
     return [
         {"query": row["request"], "kind": "held"}
-        for row in package_rows()
+        for row in package_rows_for(registry)
         if row["tool"] is None
         and share_of(row["request"]) < held
         and any(name in registry for name in row.get("near", ()))

@@ -1,7 +1,8 @@
 """Requests for tools of public servers that come with the package, so that those tools have examples at once.
 
 They are ours: written for this project, and what the models of this room were tuned on. A tool gets them only
-where its name and its whole description are the ones that they were written for.
+where its name and its whole description are the ones that they were written for. Some requests have no tool;
+whether that holds depends on what else is there, see `package_rows_for`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from nexus_lab.paths import atomic_write
 from nexus_lab.routing.index import LEVELS, clip_of, quantise
+from nexus_lab.routing.lexical import words
 from nexus_lab.routing.normalise import normalise
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nexus_lab.registry import ToolSpec
+    from nexus_lab.registry import Registry, ToolSpec
     from nexus_lab.routing.base import Embedder
 
     Floats = NDArray[np.float32]
@@ -35,6 +37,7 @@ __all__ = [
     "known_requests",
     "known_vectors",
     "package_rows",
+    "package_rows_for",
     "write_known_vectors",
 ]
 
@@ -68,8 +71,39 @@ def package_rows() -> tuple[dict[str, Any], ...]:
     )
 
 
+def package_rows_for(registry: Registry) -> list[dict[str, Any]]:
+    """Return the rows of the package, of those without a tool the ones that no tool of `registry` fits.
+
+    Requests without a tool were held against the tools of ``tools.json``; the ones that do the job of one
+    after all are named in its ``fitted_by``. A tool that is not among them, or no longer as it was, may do it
+    as well: where its name shares a word with the request, that is taken for so.
+    """
+    unchecked = [_stems(tool.name) for tool in _unchecked(registry)]
+    return [
+        row
+        for row in package_rows()
+        if row.get("tool") is not None
+        or not (
+            any(name in registry for name in row.get("fitted_by", ()))
+            or any(_stems(row["request"]) & name for name in unchecked)
+        )
+    ]
+
+
+def _unchecked(registry: Registry) -> list[ToolSpec]:
+    return [
+        tool
+        for tool in (*registry.tools, *registry.shadowed)
+        if description_digest(tool) not in _digests().get(tool.name, ())
+    ]
+
+
+def _stems(text: str) -> set[str]:
+    return {word.rstrip("s").removesuffix("e") for word in words(text)}
+
+
 def digests_of(tools: Iterable[ToolSpec]) -> str:
-    """Return the text of the file that says which tools the rows were written for."""
+    """Return the text of the file that says which tools the rows were written for or held against."""
     found: dict[str, list[str]] = {}
     for tool in tools:
         found.setdefault(tool.name, []).append(description_digest(tool))

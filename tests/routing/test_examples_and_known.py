@@ -94,6 +94,29 @@ def test_vectors_that_come_along_are_those_of_their_embedder(
     known._vectors.cache_clear()
 
 
+def test_a_request_without_a_tool_is_one_only_where_nothing_fits(monkeypatch: pytest.MonkeyPatch):
+    checked = [tool("list_branches", "List branches."), tool("run_shell", "Run a command.")]
+    digests = json.loads(known.digests_of(checked))
+    rows = (
+        {"tool": None, "near": ["list_branches"], "fitted_by": ["run_shell"], "request": "Push my clone"},
+        {"tool": None, "near": ["list_branches"], "request": "Delete the branch old-login"},
+        {"tool": "list_branches", "request": "Which branches are there?"},
+    )
+    monkeypatch.setattr(known, "_digests", lambda: digests)
+    monkeypatch.setattr(known, "package_rows", lambda: rows)
+
+    def requests(*tools: ToolSpec) -> list[str]:
+        return [row["request"] for row in known.package_rows_for(Registry.of(tools))]
+
+    push, delete, which = (row["request"] for row in rows)
+    assert requests(checked[0]) == [push, delete, which]
+    assert requests(*checked) == [delete, which]
+    # A tool that no request was held against may do the job.
+    assert requests(checked[0], tool("delete_branch", "Delete a branch.")) == [push, which]
+    assert requests(tool("list_branches", "List or delete branches.")) == [push, which]
+    assert requests(checked[0], tool("add_label", "Add a label.")) == [push, delete, which]
+
+
 def test_every_row_of_the_package_belongs_to_a_tool_or_to_none():
     rows = known.package_rows()
     assert len(rows) > 4000
@@ -101,5 +124,7 @@ def test_every_row_of_the_package_belongs_to_a_tool_or_to_none():
         assert isinstance(row["request"], str)
         assert row["request"].strip()
         assert row["tool"] is None or isinstance(row["tool"], str)
+        assert row["tool"] is None or "fitted_by" not in row
+        assert set(row.get("fitted_by", ())) <= known._digests().keys()
     kept_out = {"atlassian", "mongodb", "hubspot"}
     assert not kept_out & {row.get("server") for row in rows}
