@@ -53,6 +53,9 @@ def train_gate(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the weights; where routers look for yours by default.")
     ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder in which the cross-encoder so far is kept as it is trained.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads; one loses the least on a busy machine.")] = 1,
 ) -> None:
     """Train the gate's models on your registry; Ctrl-C leaves everything as it was.
@@ -93,6 +96,7 @@ def train_gate(
                 start=start.value,
                 recipe=ReaderRecipe(seconds=seconds, epochs=epochs),
                 without_servers=without_server or (),
+                checkpoints=checkpoints,
                 command=command,
                 on_progress=tell,
             )
@@ -114,16 +118,17 @@ def train_gate(
 def _lessons(registries: list[Path], requests: list[str], kept_apart: list[float]) -> list[Lesson]:
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import read_rows
-    from nexus_lab.routing.known import package_rows
+    from nexus_lab.routing.known import package_rows_for
     from nexus_lab.routing.train_gate import Lesson
 
     lessons = []
-    for number, (registry, names) in enumerate(zip(registries, requests, strict=True)):
+    for number, (path, names) in enumerate(zip(registries, requests, strict=True)):
+        registry = load_registry(path)
         rows = [
             row
             for name in names.split(",")
-            for row in (package_rows() if name == "package" else read_rows(Path(name)))
+            for row in (package_rows_for(registry) if name == "package" else read_rows(Path(name)))
         ]
         share = kept_apart[number] if number < len(kept_apart) else 0.0
-        lessons.append(Lesson(load_registry(registry), rows, share))
+        lessons.append(Lesson(registry, rows, share))
     return lessons

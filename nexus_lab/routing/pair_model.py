@@ -8,12 +8,17 @@ embedder never used, had learned nothing after 400 requests.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
-__all__ = ["PairModel"]
+from nexus_lab.routing.reading import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PairModel", "pair_scores"]
 
 _SCALE, _OFFSET = 12.0, 0.4
 
@@ -42,3 +47,38 @@ class PairModel(torch.nn.Module):
         first = attention_mask.unsqueeze(-1) - second
         means = [functional.normalize((hidden * part).sum(1), dim=-1) for part in (first, second)]
         return self.scale * ((means[0] * means[1]).sum(-1) - self.offset)
+
+
+def pair_scores(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], *, together: int) -> Any:
+    """Return the scores of pairs of a request and a tool's text, float32 [n], in their order.
+
+    Parameters
+    ----------
+    together
+        Pairs that are read in one batch; those of like length share one, so that little is padded.
+    """
+    read = tokenizer(
+        [request for request, _ in pairs],
+        [document for _, document in pairs],
+        truncation="longest_first",
+        max_length=MOST_TOKENS,
+    )
+    lengths = [len(ids) for ids in read["input_ids"]]
+    order = sorted(range(len(pairs)), key=lambda place: lengths[place])
+    scores = [
+        model(**_padded(read, order[start : start + together])) for start in range(0, len(order), together)
+    ]
+    back = torch.empty(len(order), dtype=torch.long)
+    back[torch.as_tensor(order)] = torch.arange(len(order))
+    return torch.cat(scores)[back]
+
+
+def _padded(read: Any, places: Sequence[int]) -> dict[str, Any]:
+    """Return the tensors of some pairs; what pads them is masked, so its token does not matter."""
+    width = max(len(read["input_ids"][place]) for place in places)
+    return {
+        name: torch.as_tensor(
+            [read[name][place] + [0] * (width - len(read[name][place])) for place in places]
+        )
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    }

@@ -10,7 +10,6 @@ import numpy as np
 from nexus_lab.registry import repair_text
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.embedder import check_bundled_embedder, one_thread
-from nexus_lab.routing.reading import MOST_TOKENS
 from nexus_lab.routing.weights import fill, read_card, read_weights, weights_folder
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "ToolReader", "bare_reader", "choose_reader", "load_reader"]
 
 NAME = "reader"
+_TOGETHER = 5
 
 
 class ToolReader:
@@ -46,18 +46,14 @@ class ToolReader:
         """Return float32 [n]: how well each tool fits the request."""
         import torch
 
+        from nexus_lab.routing.pair_model import pair_scores
+
         if not documents:
             return np.zeros(0, np.float32)
-        batch = self._tokenizer(
-            [repair_text(request)] * len(documents),
-            [repair_text(document) for document in documents],
-            padding=True,
-            truncation="longest_first",
-            max_length=MOST_TOKENS,
-            return_tensors="pt",
-        )
+        asked = repair_text(request)
+        pairs = [(asked, repair_text(document)) for document in documents]
         with self._turn, one_thread(), torch.inference_mode():
-            logits = self._model(**batch)
+            logits = pair_scores(self._model, self._tokenizer, pairs, together=_TOGETHER)
         return np.asarray(logits.numpy(), np.float32)
 
 

@@ -57,6 +57,14 @@ class Trained:
     card: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Whose tools, and which share of the requests, took no part."""
+
+    servers: Collection[str]
+    held: float
+
+
 def train_reader(
     lessons: Sequence[Lesson],
     *,
@@ -65,6 +73,7 @@ def train_reader(
     recipe: ReaderRecipe | None = None,
     without_servers: Collection[str] = (),
     held: float = 0.1,
+    checkpoints: Path | None = None,
     command: str = "",
     on_progress: Progress | None = None,
 ) -> Trained:
@@ -82,6 +91,8 @@ def train_reader(
         Servers whose tools take no part.
     held
         Share of the requests, by a hash of their text, that is kept for the calibration.
+    checkpoints
+        Folder in which the weights so far are written now and then; nothing looks there by itself.
     command
         For the card.
 
@@ -104,9 +115,31 @@ def train_reader(
         lists += candidate_lists(pool, embedder)
     model, tokenizer = bare_reader()
     _begin(model, start)
-    done = tune_reader(model, tokenizer, lists, recipe, lambda what, part: tell(what, 0.3 + 0.7 * part))
-    card = _card("MiniLM reader", lessons, pools, {**done, "start": start}, recipe, command=command)
-    return _written(folder, NAME, model, card)
+
+    def card(done: Mapping[str, Any]) -> dict[str, Any]:
+        return _card(
+            "MiniLM reader",
+            lessons,
+            pools,
+            {**done, "start": start},
+            recipe,
+            apart=_Apart(without_servers, held),
+            command=command,
+        )
+
+    def checkpoint(done: Mapping[str, Any]) -> None:
+        if checkpoints is not None:
+            _written(checkpoints, NAME, model, card({**done, "finished": False}))
+
+    done = tune_reader(
+        model,
+        tokenizer,
+        lists,
+        recipe,
+        lambda what, part: tell(what, 0.3 + 0.7 * part),
+        checkpoint=checkpoint,
+    )
+    return _written(folder, NAME, model, card(done))
 
 
 def train_embedder(
@@ -129,7 +162,15 @@ def train_embedder(
     pools = _pools(lessons, without_servers, held)
     model = load_embedder("stock").model
     done = tune_embedder(model, pools, recipe, tell)
-    card = _card("all-MiniLM-L6-v2 tuned", lessons, pools, done, recipe, command=command)
+    card = _card(
+        "all-MiniLM-L6-v2 tuned",
+        lessons,
+        pools,
+        done,
+        recipe,
+        apart=_Apart(without_servers, held),
+        command=command,
+    )
     return _written(folder, _EMBEDDER, transformer_of(model), card)
 
 
@@ -173,6 +214,7 @@ def _card(
     done: Mapping[str, Any],
     recipe: EmbedderRecipe | ReaderRecipe,
     *,
+    apart: _Apart,
     command: str,
 ) -> dict[str, Any]:
     """Return what is told of new weights: what they learned from, how, and by which command."""
@@ -186,12 +228,14 @@ def _card(
         }
         for pool in pools
     ]
-    apart = {lesson.registry.name: lesson.kept_apart for lesson in lessons if lesson.kept_apart}
+    shares = {lesson.registry.name: lesson.kept_apart for lesson in lessons if lesson.kept_apart}
     return {
         "name": name,
         "base": "all-MiniLM-L6-v2 (Apache-2.0), token embeddings unchanged",
         "learned_from": learned,
-        "tools_kept_apart": apart,
+        "tools_kept_apart": shares,
+        "servers_kept_apart": sorted(apart.servers),
+        "requests_held": apart.held,
         "done": dict(done),
         "recipe": asdict(recipe),
         "command": command,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.routing.base import RoutingError
-from nexus_lab.routing.reading import MOST_TOKENS, request_text, tool_text
+from nexus_lab.routing.reading import request_text, tool_text
 from nexus_lab.routing.tuning_rate import rate_share
 
 if TYPE_CHECKING:
@@ -41,11 +41,16 @@ class ReaderRecipe:
     learning_rate
         At its height; see `rate_share`.
     with_example
-        Share of the tools that are read with the example that is nearest to the request, where they have one.
+        Share of the requests whose tools are read with the example that is nearest, where they have one; the
+        tools of a known server all have some, those of another none.
     missing
         Share of the requests whose right tool is left out, so that none fits.
+    together
+        Pairs that share a batch, those of like length.
     seconds, epochs
         Whichever is over first.
+    checkpoint_seconds
+        What has been learned is handed over as often.
     """
 
     requests: int = 6
@@ -54,15 +59,23 @@ class ReaderRecipe:
     learning_rate: float = 2e-4
     head_learning_rate: float = 1e-2
     weight_decay: float = 0.01
-    with_example: float = 0.5
-    missing: float = 0.08
+    with_example: float = 0.6
+    missing: float = 0.12
+    together: int = 8
     seconds: float = 1500.0
     epochs: float = 3.0
+    checkpoint_seconds: float = 300.0
     seed: int = 0
 
 
 def tune_reader(
-    model: Any, tokenizer: Any, lists: Sequence[CandidateList], recipe: ReaderRecipe, tell: Progress
+    model: Any,
+    tokenizer: Any,
+    lists: Sequence[CandidateList],
+    recipe: ReaderRecipe,
+    tell: Progress,
+    *,
+    checkpoint: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Tune a `PairModel` in place, and return what was done.
 
@@ -72,6 +85,8 @@ def tune_reader(
         Of `bare_reader`.
     lists
         Requests with their candidates.
+    checkpoint
+        Called now and then with what has been done so far, while `model` holds what it has learned.
 
     Raises
     ------
@@ -83,21 +98,10 @@ def tune_reader(
 
     torch.manual_seed(recipe.seed)
     chooser = np.random.default_rng(recipe.seed)
-    encoder = model.bert
-    for frozen in (encoder.embeddings, *encoder.encoder.layer[: recipe.frozen_layers]):
-        for parameter in frozen.parameters():
-            parameter.requires_grad_(False)
-    head = [model.scale, model.offset]
-    body = [p for p in encoder.encoder.parameters() if p.requires_grad]
-    rates = (recipe.learning_rate, recipe.head_learning_rate)
-    optimiser = torch.optim.AdamW(
-        [
-            {"params": body, "lr": rates[0], "weight_decay": recipe.weight_decay},
-            {"params": head, "lr": rates[1], "weight_decay": 0.0},
-        ]
-    )
+    optimiser, trained = _optimiser(model, recipe)
     model.train()
     began, seen = time.monotonic(), 0
+    kept = began
     losses: list[float] = []
     right: list[float] = []
     order: list[int] = []
@@ -105,35 +109,15 @@ def tune_reader(
         gone = max(seen / total, (time.monotonic() - began) / recipe.seconds)
         if gone >= 1:
             break
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * rate_share(gone)
+        for group in optimiser.param_groups:
+            group["lr"] = group["height"] * rate_share(gone)
         if len(order) < recipe.requests:
             order += chooser.permutation(len(lists)).tolist()
         drawn = [_drawn(lists[order.pop(0)], recipe, chooser) for _ in range(recipe.requests)]
-        pairs = [(text, one) for text, read, _ in drawn for one in read]
-        batch = tokenizer(
-            [text for text, _ in pairs],
-            [one for _, one in pairs],
-            padding=True,
-            truncation="longest_first",
-            max_length=MOST_TOKENS,
-            return_tensors="pt",
-        )
-        scores = model(**batch)
-        loss: Any = torch.zeros(())
-        hits, start = 0, 0
-        for _, read, gold in drawn:
-            of_list = torch.cat([torch.zeros(1), scores[start : start + len(read)]])
-            start += len(read)
-            chances = torch.log_softmax(of_list, 0)
-            wanted = chances[torch.as_tensor([place + 1 for place in gold] or [0])]
-            loss = loss - torch.logsumexp(wanted, 0)
-            best = int(of_list.argmax())
-            hits += (best - 1 in gold) if gold else best == 0
-        loss = loss / len(drawn)
+        loss, hits = _loss(model, tokenizer, drawn, recipe)
         optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([*body, *head], 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
         seen += len(drawn)
         losses.append(float(loss.detach()))
@@ -141,8 +125,58 @@ def tune_reader(
         if len(losses) % 10 == 0:
             mean = f"loss {np.mean(losses[-40:]):.3f}, right {np.mean(right[-40:]):.0%}"
             tell(f"tuning the cross-encoder: {mean} after {seen}", gone)
+        if checkpoint is not None and time.monotonic() - kept >= recipe.checkpoint_seconds:
+            checkpoint(_done(seen, lists, began))
+            kept = time.monotonic()
     model.eval()
+    return _done(seen, lists, began)
+
+
+def _done(seen: int, lists: Sequence[CandidateList], began: float) -> dict[str, Any]:
     return {"requests": seen, "lists": len(lists), "seconds": round(time.monotonic() - began)}
+
+
+def _optimiser(model: Any, recipe: ReaderRecipe) -> tuple[Any, list[Any]]:
+    """Return the optimiser, each group with the height of its rate, and the parameters that are trained."""
+    import torch
+
+    encoder = model.bert
+    for frozen in (encoder.embeddings, *encoder.encoder.layer[: recipe.frozen_layers]):
+        for parameter in frozen.parameters():
+            parameter.requires_grad_(False)
+    head = [model.scale, model.offset]
+    body = [p for p in encoder.encoder.parameters() if p.requires_grad]
+    groups = [
+        {"params": body, "height": recipe.learning_rate, "weight_decay": recipe.weight_decay},
+        {"params": head, "height": recipe.head_learning_rate, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0), [*body, *head]
+
+
+def _loss(
+    model: Any,
+    tokenizer: Any,
+    drawn: Sequence[tuple[str, list[str], list[int]]],
+    recipe: ReaderRecipe,
+) -> tuple[Any, int]:
+    """Return the mean loss of some requests, and for how many the right tool (or none) stands first."""
+    import torch
+
+    from nexus_lab.routing.pair_model import pair_scores
+
+    pairs = [(text, one) for text, read, _ in drawn for one in read]
+    scores = pair_scores(model, tokenizer, pairs, together=recipe.together)
+    loss: Any = torch.zeros(())
+    hits, start = 0, 0
+    for _, read, gold in drawn:
+        of_list = torch.cat([torch.zeros(1), scores[start : start + len(read)]])
+        start += len(read)
+        chances = torch.log_softmax(of_list, 0)
+        wanted = chances[torch.as_tensor([place + 1 for place in gold] or [0])]
+        loss = loss - torch.logsumexp(wanted, 0)
+        best = int(of_list.argmax())
+        hits += (best - 1 in gold) if gold else best == 0
+    return loss / len(drawn), hits
 
 
 def _total(count: int, recipe: ReaderRecipe) -> int:
@@ -176,8 +210,6 @@ def _drawn(
     wrong = [near[int(place)] for place in chooser.permutation(len(near))[:count]]
     order = [*gold, *wrong]
     chooser.shuffle(order)
-    told = [
-        tool_text(one.tool, example=one.example if chooser.random() < recipe.with_example else None)
-        for one in order
-    ]
+    shown = chooser.random() < recipe.with_example
+    told = [tool_text(one.tool, example=one.example if shown else None) for one in order]
     return request_text(row.request, row.context), told, [order.index(one) for one in gold]

@@ -94,16 +94,21 @@ def test_a_cross_encoder_reads_kinds_in_place_of_names():
 @pytest.mark.model
 def test_training_writes_weights_that_the_next_router_reads(nexus_home: Path, registry: Registry):
     told: list[float] = []
+    so_far = nexus_home / "so_far"
     trained = train_reader(
         [Lesson(registry, ROWS)],
-        recipe=ReaderRecipe(requests=3, candidates=3, epochs=1.0),
+        recipe=ReaderRecipe(requests=3, candidates=3, epochs=1.0, checkpoint_seconds=0.0),
+        without_servers=["time"],
         held=0.0,
+        checkpoints=so_far,
         command="test",
         on_progress=lambda _what, done: told.append(done),
     )
     card = read_card(weights_folder("reader"), "reader")
     assert trained.path == nexus_home / "data" / "gate" / card["file"]
-    assert card["learned_from"][0]["requests"] == 6
+    assert card["learned_from"][0]["requests"] == 5
+    assert (card["servers_kept_apart"], card["requests_held"]) == (["time"], 0.0)
+    assert read_card(so_far, "reader")["done"]["finished"] is False
     assert card["learned_from"][0]["without_tool"] == 1
     assert told == sorted(told)
     from nexus_lab.routing.reader import load_reader
@@ -123,7 +128,7 @@ def test_a_break_leaves_the_old_weights(nexus_home: Path, registry: Registry, tm
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
     path = registry.save(tmp_path / "tools.json")
 
-    def stop(*_: object) -> None:
+    def stop(*_: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
