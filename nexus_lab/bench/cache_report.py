@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -192,13 +192,35 @@ class CacheSweep:
         return pl.DataFrame(list(self.raw), infer_schema_length=None)
 
     def overview(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and rows of a table, a policy each."""
-        head = ["policy", "n", *(title for title, _, _ in _COLUMNS)]
+        """Return head and rows of a table, a policy each.
+
+        The figures are over the conversations that every policy went through to the end, so that they can be
+        read against each other; where there is none, each policy has its own. `figures` has both.
+        """
+        head = ["policy", "finished", *(title for title, _, _ in _COLUMNS)]
         return head, [self._line(policy) for policy in self.policies]
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The conversations that every policy went through that went through any."""
+        through = [frozenset(rows) for rows in self.finished.values() if rows]
+        return frozenset.intersection(*through) if through else frozenset()
+
+    @cached_property
+    def _compared(self) -> CacheSweep:
+        if not self.shared:
+            return self
+        return replace(self, raw=[row for row in self.raw if row["trajectory"] in self.shared])
+
+    def told(self) -> str:
+        """Return what the figures of the table are over, in words."""
+        if self.shared:
+            return f"Means over the {len(self.shared)} conversations that every policy went through."
+        return "No conversation went through under every policy: each has means over its own."
 
     def _line(self, policy: str) -> list[str]:
         def shown(metric: str, form: str) -> str:
-            found = self.figure_of(metric, policy)
+            found = self._compared.figure_of(metric, policy)
             if found is None:
                 return "-"
             interval = "" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]"
@@ -214,16 +236,17 @@ class CacheSweep:
 
     def _repr_html_(self) -> str:
         prices = ", ".join(f"{name} {price:g}" for name, price in self.prices.to_dict().items())
-        told = f"Means over conversations, with 95 % intervals; prices: {prices}"
+        told = f"{self.told()} Intervals of 95 %; prices: {prices}"
         return f"<p>{html.escape(told)}</p>{html_table(*self.overview())}"
 
     def figure(self) -> Figure:
-        """Return a chart: how likely the real replies were against what they cost, a point a policy."""
+        """Return a chart over the same conversations: likelihood of the real replies against cost."""
         from plotly import graph_objects as go
 
         figure = go.Figure()
         for policy in self.policies:
-            cost, nll = self.figure_of("cost", policy), self.figure_of("nll_per_token", policy)
+            cost = self._compared.figure_of("cost", policy)
+            nll = self._compared.figure_of("nll_per_token", policy)
             if cost is None or nll is None:
                 continue
             figure.add_scatter(

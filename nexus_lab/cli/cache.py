@@ -64,6 +64,7 @@ def cache(
             on_progress=tell,
         )
     show_sweep(sweep, json, title="eval cache")
+    console.print(plain(sweep.told()))
     for row in sweep.declined():
         console.print(plain(f"{row['policy']} declined {row['trajectory']}: {row['declined']}", style="dim"))
 

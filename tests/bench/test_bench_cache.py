@@ -133,6 +133,11 @@ def test_figures_compare_what_both_went_through():
     ]
     assert sweep.overview()[1][0][:2] == ["full", "1 of 2"]
     assert "rolling_drop_repos" in sweep._repr_html_()
+    # Of the longer conversation that one policy declined, the table says nothing of the others either.
+    lines = {line[0]: line for line in sweep.overview()[1]}
+    assert lines["rolling_drop_repos"][1:3] == ["2", "0.5000"]
+    assert lines["trim"][3] == "900"
+    assert sweep.told().startswith("Means over the 1 conversations")
     assert [trace.name for trace in sweep.figure().data] == ["full", "rolling_drop_repos", "trim"]
     assert len(sweep.to_frame()) == 6
 
