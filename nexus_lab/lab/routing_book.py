@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nexus_lab.paths import atomic_write, home
+from nexus_lab.routing.known import description_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,9 @@ class Note:
         The user's correction, and the tool that it names.
     request
         The request's text; kept only while it is marked, since the mark makes an example of it.
+    described
+        What the tool that the request belongs to was recognised by when it was marked: a digest of its
+        description. Notes of older books have none.
     """
 
     id: str
@@ -57,6 +61,7 @@ class Note:
     mark: Mark | None = None
     right_tool: str | None = None
     request: str | None = None
+    described: str | None = None
 
     @property
     def example(self) -> tuple[str, str] | None:
@@ -105,6 +110,21 @@ class RoutingBook:
         pairs = (note.example for note in self.notes)
         return tuple(dict.fromkeys(pair for pair in pairs if pair is not None))
 
+    def examples_for(self, registry: Registry) -> tuple[tuple[str, str], ...]:
+        """Return the examples of the tools that are still as they were when the marks were made.
+
+        A tool of the same name with another description may do another job.
+        """
+        pairs: dict[tuple[str, str], None] = {}
+        for note in self.notes:
+            pair = note.example
+            tool = registry.get(pair[0]) if pair is not None else None
+            if pair is None or tool is None:
+                continue
+            if note.described in (None, description_digest(tool)):
+                pairs[pair] = None
+        return tuple(pairs)
+
     def get(self, number: str) -> Note | None:
         """Return the note of a decision."""
         with self._lock:
@@ -119,15 +139,33 @@ class RoutingBook:
                 del self._notes[old.id]
             self._changed = True
 
-    def mark(self, number: str, mark: Mark | None, *, request: str | None, right_tool: str | None) -> Note:
-        """Set or clear the mark of a decision, on disk as well, and return the note."""
+    def mark(
+        self,
+        number: str,
+        mark: Mark | None,
+        *,
+        request: str | None,
+        right_tool: str | None,
+        registry: Registry | None = None,
+    ) -> Note:
+        """Set or clear the mark of a decision, on disk as well, and return the note.
+
+        Parameters
+        ----------
+        registry
+            The tools as they are now, by which the one that the request belongs to is recognised later.
+        """
         with self._lock:
             note = replace(
                 self._notes[number],
                 mark=mark,
                 right_tool=right_tool if mark == "wrong" else None,
                 request=request if mark is not None else None,
+                described=None,
             )
+            tool = registry.get(note.example[0]) if registry is not None and note.example else None
+            if tool is not None:
+                note = replace(note, described=description_digest(tool))
             self._notes[number] = note
             self._changed = True
         self.save()
@@ -191,6 +229,7 @@ def _note(entry: Mapping[str, Any]) -> Note:
         mark=mark,
         right_tool=_text(entry.get("right_tool")),
         request=_text(entry.get("request")),
+        described=_text(entry.get("described")),
     )
 
 

@@ -108,7 +108,8 @@ class RoutingPanel(Panel):
 
     def examples_of(self, tool: ToolSpec) -> list[str]:
         """Return the requests that the router was taught for a tool."""
-        return [request for name, request in self.book.examples if name in (tool.name, tool.qualified_name)]
+        pairs = self.book.examples_for(self.desk.registry)
+        return [request for name, request in pairs if name in (tool.name, tool.qualified_name)]
 
     def _calibrated(self) -> tuple[RouterCalibration, str]:
         """Return the calibration and whose it is; before the router is warm, that of the bundled embedder."""
@@ -148,10 +149,7 @@ class RoutingPanel(Panel):
 
         self._calibration = (router.calibration, load_calibration(router.embedder.fingerprint, SCORING)[1])
         self._taught = {pair for pair in self._taught if pair in router.examples}
-        for tool, request in self.book.examples:
-            if (tool, request) not in self._taught and tool in router.index:
-                router.add_example(request, tool)
-                self._taught.add((tool, request))
+        self._agree()
         self.changed()
 
     def _keep(self, row: DecisionRow) -> None:
@@ -220,7 +218,8 @@ class RoutingPanel(Panel):
         if mark not in ("right", "wrong"):
             raise BadRequest(f"mark = {neutralise(mark, limit=40)!r}", next_step="choose right or wrong")
         key = None if right_tool is None else self._key(right_tool)
-        note = book.mark(id, mark, request=row.request, right_tool=key)  # type: ignore[arg-type]  # checked
+        checked: Any = mark
+        note = book.mark(id, checked, request=row.request, right_tool=key, registry=self.desk.registry)
         return self._learn(row, note)
 
     @job("forgetting", lane=Lane.SIDE)
@@ -270,7 +269,7 @@ class RoutingPanel(Panel):
         router = self.desk.router
         if router is None:
             return
-        wanted = {pair for pair in self.book.examples if pair[0] in router.index}
+        wanted = {pair for pair in self.book.examples_for(router.registry) if pair[0] in router.index}
         for tool, request in self._taught - wanted:
             router.remove_example(request, tool)
         for tool, request in wanted - self._taught:
