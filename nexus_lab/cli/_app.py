@@ -18,6 +18,7 @@ from nexus_lab.cli import (
     route,
     run,
     search,
+    sidecar,
 )
 from nexus_lab.cli.train_gate import train_gate
 
@@ -38,6 +39,7 @@ app.command("doctor")(doctor.doctor)
 app.command("policies")(policies.policies)
 evaluate.app.command("cache")(cache.cache)
 evaluate.app.command("attention")(cache.attention)
+evaluate.app.command("sidecar")(sidecar.sidecar)
 app.add_typer(registry.app, name="registry", help="Show, check and extend a registry of tools.")
 app.add_typer(route.app, name="route", help="Route requests to tools; calibrate the gate.")
 app.add_typer(blocks.app, name="blocks", help="Compile, list, check and remove the blocks of tools.")

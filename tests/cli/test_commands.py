@@ -76,6 +76,8 @@ COUNTS = [
     ("eval", "attention", "--trajectories", "x", "--turns"),
     ("eval", "arguments", "--cases", "x", "--limit"),
     ("eval", "routing", "--registry", "x", "--queries", "x", "--size"),
+    ("eval", "sidecar", "--registry", "x", "--limit"),
+    ("eval", "sidecar", "--registry", "x", "--depth"),
     ("eval", "splice", "--workers"),
     ("search", "policy", "--trajectories", "x", "--work", "x", "--limit"),
     ("search", "policy", "--trajectories", "x", "--work", "x", "--turns"),
