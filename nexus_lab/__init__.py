@@ -12,7 +12,7 @@ from nexus_lab._lazy import lazy_names
 from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
-    from nexus_lab.agent import Agent
+    from nexus_lab.agent import Agent, Endpoint, RemoteAgent
     from nexus_lab.engine import Engine
     from nexus_lab.lab import Workbench
     from nexus_lab.registry import load_registry
@@ -28,9 +28,11 @@ __all__ = [
     "Agent",
     "Cancelled",
     "Decline",
+    "Endpoint",
     "Engine",
     "NexusError",
     "Profile",
+    "RemoteAgent",
     "Router",
     "Workbench",
     "__version__",
@@ -42,8 +44,10 @@ __all__ = [
 
 _HOMES = {
     "Agent": "agent",
+    "Endpoint": "agent",
     "Engine": "engine",
     "Profile": "settings",
+    "RemoteAgent": "agent",
     "Router": "routing",
     "Workbench": "lab",
     "load_profile": "settings",

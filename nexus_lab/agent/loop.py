@@ -221,7 +221,11 @@ class TurnLoop(ABC):
         self._on_progress, self._on_call = on_progress, on_call
         clock = StageClock(turn)
         with self.emitter.span(
-            EventKind.TURN, f"turn {turn.number}", contents={"request": request}, turn=turn.number
+            EventKind.TURN,
+            f"turn {turn.number}",
+            contents={"request": request},
+            turn=turn.number,
+            **self._facts(),
         ) as span:
             try:
                 with self._forgotten_on_failure(), self._begun(turn):

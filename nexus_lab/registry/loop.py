@@ -43,15 +43,25 @@ class BackgroundLoop:
         RuntimeError
             When called from the loop's own thread, which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a server cannot be used from its own event loop")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.start(coroutine)
         try:
             return future.result(timeout)
         finally:
             if not future.done():
                 future.cancel()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run `coroutine`; cancelling what is returned cancels it, from any thread.
+
+        Raises
+        ------
+        RuntimeError
+            When called from the loop's own thread, where waiting for it would never end.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a server cannot be used from its own event loop")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop call `call` soon; from any thread, without waiting."""

@@ -119,7 +119,7 @@ def _standard_span(node: SpanNode, standard: _Standard, context: Context, attrib
     """Add what every standard span has, and return its name."""
     attributes["gen_ai.operation.name"] = standard.operation
     if node.kind != EventKind.TOOL:
-        attributes["gen_ai.provider.name"] = PROVIDER
+        attributes["gen_ai.provider.name"] = node.attributes.get("provider", PROVIDER)
     if node.kind in (EventKind.TURN, EventKind.GENERATE):
         attributes["gen_ai.conversation.id"] = node.attributes.get("conversation", context.conversation)
         attributes["gen_ai.request.model"] = node.attributes.get("model", context.model)

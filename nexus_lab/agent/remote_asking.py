@@ -1,0 +1,243 @@
+"""Asking an endpoint with what it offers: what it refuses is left out, and the record says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent.base import EventKind
+from nexus_lab.agent.endpoint import Exchange
+from nexus_lab.agent.endpoint_errors import EndpointFailed, ModelNotFound, RequestRejected, RequestTooLong
+from nexus_lab.errors import Decline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nexus_lab.agent.base import Emitter
+    from nexus_lab.agent.endpoint import Endpoint
+    from nexus_lab.agent.endpoint_errors import EndpointError
+    from nexus_lab.agent.endpoint_reply import Reply
+    from nexus_lab.settings import Profile
+
+    Compose = Callable[["CallForm"], Mapping[str, Any]]
+
+__all__ = ["Asker", "CallForm", "Offers"]
+
+
+class CallForm(StrEnum):
+    """How an endpoint is brought to write a call, best first.
+
+    ``tools``: a tool that the model is made to call; ``json_schema``: an answer under the schema; ``plain``:
+    the prompt asks for JSON. The arguments are checked in each.
+    """
+
+    TOOLS = "tools"
+    SCHEMA = "json_schema"
+    PLAIN = "plain"
+
+    @property
+    def next(self) -> CallForm:
+        """The form that takes less of an endpoint."""
+        return CallForm.SCHEMA if self is CallForm.TOOLS else CallForm.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What an endpoint is taken to offer, until it refuses.
+
+    Attributes
+    ----------
+    form
+        How it writes calls.
+    refused
+        Parameters that it does not take.
+    """
+
+    form: CallForm = CallForm.TOOLS
+    refused: frozenset[str] = frozenset()
+
+
+# By what endpoints say when they refuse a parameter.
+_PARAMETERS = {
+    "max_tokens": re.compile(r"max_completion_tokens"),
+    "stream_options": re.compile(r"stream_options|include_usage"),
+    "seed": re.compile(r"\bseed\b", re.IGNORECASE),
+    "temperature": re.compile(r"\btemperature\b", re.IGNORECASE),
+}
+_FORM_WORDS = {
+    CallForm.TOOLS: re.compile(r"\btools?\b|tool[_ ]?(?:call|choice|use)|function|jinja", re.IGNORECASE),
+    CallForm.SCHEMA: re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE),
+}
+_INSTEAD = {
+    CallForm.TOOLS: "a tool that the model is made to call",
+    CallForm.SCHEMA: "an answer under the schema (response_format)",
+    CallForm.PLAIN: "the prompt asks for JSON, which is checked",
+}
+
+
+class Asker:
+    """Asks one endpoint, and learns what it offers.
+
+    Parameters
+    ----------
+    endpoint
+        Whom to ask.
+    emitter
+        Hears of every request, and of what was refused.
+
+    Attributes
+    ----------
+    offers
+        What it is known to offer.
+    replies
+        The answers of this turn.
+    """
+
+    def __init__(self, endpoint: Endpoint, emitter: Emitter) -> None:
+        self._endpoint = endpoint
+        self._emitter = emitter
+        self._exchange = Exchange()
+        self.offers = Offers()
+        self.replies: list[Reply] = []
+
+    def begin(self) -> None:
+        """Begin a turn; only from now on can it be given up."""
+        self._exchange, self.replies = Exchange(), []
+
+    def give_up(self) -> None:
+        """Close the connection, and let this turn ask no more; from any thread."""
+        self._exchange.give_up()
+
+    def ask(
+        self,
+        compose: Compose,
+        *,
+        note: str,
+        profile: Profile,
+        max_tokens: int,
+        on_text: Callable[[str], None] | None = None,
+        on_arguments: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """Ask, again where the endpoint refuses what it can do without, and return the answer.
+
+        Parameters
+        ----------
+        compose
+            Makes the messages, and what asks for a call, for the form that is tried.
+
+        Raises
+        ------
+        EndpointError
+            When it does not answer.
+        Cancelled
+            When the turn was given up.
+        """
+        offers, refused = self.offers, list[Decline]()
+        while True:
+            body = _body(compose(offers.form), offers, profile, max_tokens)
+            try:
+                reply = self._ask(body, note, offers.form, on_text, on_arguments)
+            except (RequestRejected, EndpointFailed, ModelNotFound) as error:
+                fewer = _fewer(offers, body, error)
+                if fewer is None:
+                    raise
+                refused.append(_decline(offers, fewer, error.status))
+                offers = fewer
+            else:
+                # Only an answer shows that it was this that had been refused.
+                self.settle_for(offers, *refused)
+                return reply
+
+    def settle_for(self, offers: Offers, *declines: Decline) -> None:
+        """Take the endpoint to offer no more than `offers`, and record why."""
+        self.offers = offers
+        for decline in declines:
+            self._emitter.decline("endpoint", decline)
+
+    def ignored(self) -> None:
+        """Take note that the endpoint took the form, and did not hold to it."""
+        form = self.offers.form
+        if form is not CallForm.PLAIN:
+            reason = "the endpoint takes it, and answers as if it had not been asked"
+            code = f"endpoint_ignores_{form.value}"
+            self.settle_for(replace(self.offers, form=form.next), Decline(code, reason, _INSTEAD[form.next]))
+
+    def _ask(
+        self,
+        body: dict[str, Any],
+        note: str,
+        form: CallForm,
+        on_text: Callable[[str], None] | None,
+        on_arguments: Callable[[str], None] | None,
+    ) -> Reply:
+        with self._emitter.span(
+            EventKind.GENERATE,
+            note,
+            contents={"prompt": body["messages"]},
+            model=self._endpoint.model,
+            provider="openai_compatible",
+            form=form.value,
+            **{key: body.get(key) for key in ("temperature", "seed")},
+            max_tokens=body.get("max_tokens", body.get("max_completion_tokens")),
+        ) as span:
+            reply = self._endpoint.ask(
+                body, on_text=on_text, on_arguments=on_arguments, exchange=self._exchange
+            )
+            span.set(
+                input_tokens=reply.usage.prompt,
+                cached_tokens=reply.usage.cached,
+                output_tokens=reply.usage.generated,
+                stop_reason=reply.stop_reason,
+                ttft_s=reply.ttft_s,
+                decode_s=reply.seconds - reply.ttft_s,
+            )
+            span.set_contents(text=reply.text if reply.arguments is None else reply.arguments)
+        self.replies.append(reply)
+        return reply
+
+
+def _body(composed: Mapping[str, Any], offers: Offers, profile: Profile, max_tokens: int) -> dict[str, Any]:
+    options = {
+        "max_tokens": max_tokens,
+        "temperature": profile.temperature,
+        "seed": profile.seed,
+        "stream_options": {"include_usage": True},
+    }
+    kept = {name: value for name, value in options.items() if name not in offers.refused}
+    if "max_tokens" in offers.refused:
+        kept["max_completion_tokens"] = max_tokens
+    return {**composed, **kept, "stream": True}
+
+
+def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Offers | None:
+    """Return what to try without what `error` refuses; ``None`` when it refuses something else."""
+    if isinstance(error, RequestTooLong):
+        return None
+    rejected = isinstance(error, RequestRejected)
+    if rejected:
+        for name, pattern in _PARAMETERS.items():
+            if name in body and pattern.search(error.said):
+                return replace(offers, refused=offers.refused | {name})
+    words = _FORM_WORDS.get(offers.form)
+    if _uses(offers.form, body) and words is not None and (rejected or words.search(error.said)):
+        return replace(offers, form=offers.form.next)
+    if rejected and "stream_options" in body:
+        return replace(offers, refused=offers.refused | {"stream_options"})
+    return None
+
+
+def _uses(form: CallForm, body: Mapping[str, Any]) -> bool:
+    if form is CallForm.TOOLS:
+        return "tools" in body or any(message["role"] == "tool" for message in body["messages"])
+    return form is CallForm.SCHEMA and "response_format" in body
+
+
+def _decline(offers: Offers, fewer: Offers, status: int | None) -> Decline:
+    reason = f"the endpoint refuses it, with {status}"
+    if fewer.form is not offers.form:
+        return Decline(f"endpoint_refuses_{offers.form.value}", reason, _INSTEAD[fewer.form])
+    (name,) = fewer.refused - offers.refused
+    instead = "max_completion_tokens" if name == "max_tokens" else f"no {name}"
+    return Decline(f"endpoint_refuses_{name}", reason, instead)
