@@ -332,7 +332,7 @@ def _facts(result: SidecarResult) -> dict[str, Any]:
             }
             for one in result.scores
         ],
-        "best": result.best(),
+        "preferred": result.best(),
         "window_tokens": window.n_tokens,
         "window_turns": window.turns,
         "window_turns_left_out": window.turns_left_out,

@@ -268,7 +268,7 @@ def test_the_record_says_what_every_candidate_scored(engine: Engine):
     assert event.attributes["window_turns"] == 1
     assert event.attributes["surrogates"] == 0
     assert event.attributes["tail_tokens"] == found.tail_tokens
-    assert event.attributes["best"] == found.best()
+    assert event.attributes["preferred"] == found.best()
     assert "hello" not in str(event.attributes)
 
 
