@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
-from dataclasses import dataclass, field
-from http.client import HTTPException
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from nexus_lab.agent import Endpoint, EndpointError
 from nexus_lab.engine import GrammarMask, SamplerSettings
 from nexus_lab.errors import NexusError
 from nexus_lab.policy_text import POLICIES, KnobKind, PolicySpec, PolicyTextError, parse_policy
-from nexus_lab.registry.http import is_loopback
+from nexus_lab.registry import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +45,7 @@ SEARCHED = tuple(name for name in POLICIES if name not in {"full", OWN_CODE})
 _SHOWN_TRIALS = 12
 _WHY = 120
 _ANSWER_TOKENS = 160
+_SHOWN = 160
 
 
 class ProposerError(NexusError):
@@ -383,7 +383,6 @@ class EndpointWriter:
             When the endpoint does not answer, or not in that form.
         """
         body = {
-            "model": self.model,
             "messages": [{"role": "user", "content": f"{prompt}\nJSON schema: {json.dumps(schema)}"}],
             "response_format": {
                 "type": "json_schema",
@@ -391,33 +390,15 @@ class EndpointWriter:
             },
             "seed": seed,
         }
-        where = f"{self.url.rstrip('/')}/chat/completions"
-        if not where.startswith(("http://", "https://")):
-            raise ProposerError(f"{self.url} is no HTTP address", next_step="give one, ending in /v1")
         try:
-            with self._opened(where, json.dumps(body).encode()) as response:
-                answer = json.load(response)
-            return str(answer["choices"][0]["message"]["content"])
-        except (HTTPException, OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+            return self._endpoint().ask(body).text
+        except EndpointError as error:
             raise ProposerError(
-                f"{where} gave no answer: {error}",
-                next_step="check the address, the model's name and the key, which is sent over https only",
+                f"{neutralise(self.url, limit=_SHOWN)} gave no answer: {error.problem}",
+                next_step=error.next_step,
             ) from error
 
-    def _opened(self, where: str, body: bytes) -> Any:
-        headers, near = {"Content-Type": "application/json", **self.headers}, is_loopback(where)
-        key = os.environ.get(self.key_variable)
-        if key and (near or where.startswith("https://")):
-            headers["Authorization"] = f"Bearer {key}"
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if near:  # what is meant for this machine does not go through a proxy
-            handlers.append(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(where, body, headers)  # noqa: S310 - the caller looked at the scheme
-        return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nowhere: the key is meant for the address that was given, and not for where that points."""
-
-    def redirect_request(self, *_redirect: Any) -> None:
-        """Return no request."""
+    def _endpoint(self) -> Endpoint:
+        endpoint = Endpoint(self.url, self.model, timeout_s=self.timeout_s, headers=self.headers)
+        has_key = endpoint.is_private and bool(os.environ.get(self.key_variable))
+        return replace(endpoint, key_variable=self.key_variable) if has_key else endpoint

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx2
 import pytest
 
-from nexus_lab.bench import policy_proposers, policy_search
+from nexus_lab.bench import policy_search
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.cache_replay import PAST_TRAINING
 from nexus_lab.bench.policy_proposers import (
@@ -189,12 +190,12 @@ def test_the_key_goes_nowhere_else(monkeypatch):
 def test_the_key_is_sent_where_nobody_else_reads_it(monkeypatch):
     sent = []
 
-    def answer(_opener, request, **_options):
-        sent.append(request.get_header("Authorization"))
-        raise OSError("nothing is asked in a test")
+    async def answer(_client, request, **_options):
+        sent.append(request.headers.get("Authorization"))
+        raise httpx2.ConnectError("nothing is asked in a test")
 
     monkeypatch.setenv("A_KEY", "sesame")
-    monkeypatch.setattr(policy_proposers.urllib.request.OpenerDirector, "open", answer)
+    monkeypatch.setattr(httpx2.AsyncClient, "send", answer)
     for url in ("http://example.org/v1", "https://example.org/v1", "http://localhost:1/v1"):
         with pytest.raises(ProposerError):
             EndpointWriter(url, "m", key_variable="A_KEY").write("", {}, seed=0)
