@@ -179,30 +179,47 @@ class RemoteCalls:
     ) -> Written:
         self._emitter.decline("grammar", NO_GRAMMAR)
         more: list[dict[str, Any]] = []
-        ttft_s, n_generated = None, 0
-        for attempt in range(_ATTEMPTS):
-            with self._emitter.span(EventKind.ARGUMENTS, wanted.spec.name, attempt=attempt + 1) as span:
-                tell(call_opening(wanted.spec.name))
-                asked = time.perf_counter()
-                reply = self._asker.ask(
-                    lambda form: wanted.composed(said, form, more),  # noqa: B023 - asked at once
-                    note="arguments",
-                    profile=profile,
-                    max_tokens=profile.max_tokens,
-                    on_text=tell,
-                    on_arguments=tell,
-                )
-                tell("}")
-                ttft_s = asked - began + reply.ttft_s if ttft_s is None else ttft_s
-                n_generated += reply.usage.generated or 0
+        ttft_s, n_generated, attempt, left = None, 0, 0, _ATTEMPTS
+        while left:
+            attempt += 1
+            asked = time.perf_counter()
+            with self._emitter.span(EventKind.ARGUMENTS, wanted.spec.name, attempt=attempt) as span:
+                reply = self._ask(wanted, said, more, profile, tell)
+                form = self._asker.offers.form
                 text, arguments, problem = self._read(wanted, reply)
                 span.set(valid=problem is None, violations=len(_violations(problem)))
                 span.set_contents(text=text)
+            ttft_s = asked - began + reply.ttft_s if ttft_s is None else ttft_s
+            n_generated += reply.usage.generated or 0
             if problem is None:
                 break
-            more = [{"role": "assistant", "content": text}] if text else []
-            more += [{"role": "user", "content": wanted.complaint(problem)}]
+            if self._asker.offers.form is form:
+                left -= 1
+                more = [{"role": "assistant", "content": text}] if text else []
+                more += [{"role": "user", "content": wanted.complaint(problem)}]
+            else:
+                more = []  # a form that is ignored makes no attempt; the next one asks otherwise
         return _written(arguments, problem, ttft_s=ttft_s or 0.0, n_generated=n_generated)
+
+    def _ask(
+        self,
+        wanted: _Wanted,
+        said: Sequence[Said],
+        more: Sequence[Mapping[str, Any]],
+        profile: Profile,
+        tell: Callable[[str], None],
+    ) -> Reply:
+        tell(call_opening(wanted.spec.name))
+        reply = self._asker.ask(
+            lambda form: wanted.composed(said, form, more),
+            note="arguments",
+            profile=profile,
+            max_tokens=profile.max_tokens,
+            on_text=tell,
+            on_arguments=tell,
+        )
+        tell("}")
+        return reply
 
     def _read(
         self, wanted: _Wanted, reply: Reply
