@@ -130,6 +130,18 @@ def test_hostile_text_is_text_wherever_it_comes_from(tmp_path, field):
     assert "document.title='owned'" in page.text
 
 
+def test_what_the_model_made_of_the_candidates_stands_beside_the_other_scores(session, page):
+    assert "Model, nats" not in page.text, "nothing was tried in this session"
+    selection = select(session)
+    tried = pl.element().struct.with_fields(
+        sidecar=pl.when(pl.element().struct.field("tool") != "issue_read").then(-0.25)
+    )
+    routing = selection.tables["routing"].with_columns(pl.col("candidates").list.eval(tried))
+    text = Page(render_html(replace(selection, tables={**selection.tables, "routing": routing}))).text
+    assert "Cross-enc. Model, nats Score" in text
+    assert "-0.25" in text.replace("\u2212", "-")
+
+
 def test_every_section_says_what_the_session_says(page):
     text = page.text
     for words in (

@@ -55,6 +55,7 @@ class Score:
     dense: str
     lexical: str
     cross_encoder: str
+    sidecar: str | None
     chosen: bool
 
 
@@ -215,6 +216,7 @@ def _scores(routed: _Row | None) -> tuple[Score, ...]:
             dense=number(item["dense"], 3),
             lexical=number(item["lexical"], 3),
             cross_encoder=number(item["cross_encoder"], 3),
+            sidecar=None if item["sidecar"] is None else number(item["sidecar"], 3),
             chosen=item["tool"] == routed["tool"],
         )
         for item in candidates[:8]
