@@ -262,7 +262,7 @@ class TurnLoop(ABC):
 
     def _run(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
         with clock.stage("route"):
-            turn.decision = self._route(turn.request)
+            turn.decision = self._route(turn)
         self._check_stopped()
         tool = turn.decision.tool
         if tool is None:
@@ -278,12 +278,12 @@ class TurnLoop(ABC):
             self._read_result(turn, turn.result, clock, on_token)
         self._settle(turn)
 
-    def _route(self, request: str) -> RoutingDecision:
-        with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": request}) as span:
-            decision, tried = self.router.route(request, self._history), None
+    def _route(self, turn: Turn) -> RoutingDecision:
+        with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": turn.request}) as span:
+            decision = self.router.route(turn.request, self._history)
             if self.profile.sidecar == "escalated" and escalates(decision):
-                decision, tried = self._try_candidates(decision)
-            span.add(routing_row(decision, tried))
+                decision, turn.tried = self._try_candidates(decision)
+            span.add(routing_row(decision, turn.tried))
             span.set(
                 margin=decision.margin,
                 tau=decision.tau,

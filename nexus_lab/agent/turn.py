@@ -13,6 +13,7 @@ from nexus_lab.agent.rows import FidelityRow, TurnRow
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from nexus_lab.agent.sidecar import SidecarResult
     from nexus_lab.errors import NexusError
     from nexus_lab.registry import ToolResult
     from nexus_lab.routing import RoutingDecision
@@ -45,6 +46,8 @@ class Turn:
         From 1, within the agent.
     decision
         The routing decision; ``None`` when routing itself failed.
+    tried
+        What the model made of the candidates, where the decision was too close and the sidecar was on.
     arguments
         What the tool was called with, or would have been.
     violations
@@ -71,6 +74,7 @@ class Turn:
     settings: Mapping[str, Any]
     outcome: TurnOutcome = TurnOutcome.FAILED
     decision: RoutingDecision | None = None
+    tried: SidecarResult | None = None
     tool: str | None = None
     server: str | None = None
     arguments: dict[str, Any] | None = None

@@ -80,6 +80,7 @@ def test_a_close_decision_is_tried_and_the_record_has_the_scores(close, heard):
     scores = {item.tool: item.sidecar for item in heard.row.candidates}
     assert set(scores) == {"shred", "echo"}
     assert scores == {one["tool"]: one["score"] for one in event.attributes["scores"]}
+    assert scores == {one.tool: one.score for one in turn.tried.scores}
     best = max(scores, key=scores.get)
     assert (turn.tool, turn.decision.tool, heard.row.tool) == (best, best, best)
     assert heard.row.candidates[0].tool == best
@@ -101,7 +102,8 @@ def test_a_bundle_keeps_the_scores_without_contents(close, heard, tmp_path):
 
 
 def test_off_is_off(close, heard):
-    assert close().ask("Say hello again").tool == "shred"
+    turn = close().ask("Say hello again")
+    assert (turn.tool, turn.tried) == ("shred", None)
     assert heard.named("sidecar") == []
     assert [item.sidecar for item in heard.row.candidates] == [None, None]
 

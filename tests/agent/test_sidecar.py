@@ -12,6 +12,7 @@ import pytest
 from nexus_lab.agent.base import Emitter, EventKind, Status
 from nexus_lab.agent.calling import tool_block
 from nexus_lab.agent.escalation import escalates, settled
+from nexus_lab.agent.loop import SYSTEM_PROMPT as SYSTEM
 from nexus_lab.agent.name_scores import CALL_OPENING, NameScorer, json_name
 from nexus_lab.agent.sidecar import Sidecar, SidecarResult, SidecarScore
 from nexus_lab.agent.transcript import Transcript, join_tokens
@@ -23,8 +24,6 @@ from nexus_lab.routing import Candidate, Outcome, RoutingDecision
 from nexus_lab.splice import BlockLibrary
 
 pytestmark = pytest.mark.model
-
-SYSTEM = "You turn a request into one tool call."
 
 
 def tool(name: str, description: str) -> ToolSpec:
@@ -222,20 +221,23 @@ def test_the_score_is_that_of_the_conversation_written_out(engine: Engine):
 
 
 def test_what_only_the_turns_before_tell_is_resolved_by_them(engine: Engine):
+    """The request is the same each time, and names nothing; the turns before it say what "that" is."""
     sidecar = Sidecar(engine, system=SYSTEM)
-    answered = {}
-    for offered in ("open a pull request for it", "merge the branch into main"):
-        history = [
+
+    def chosen(history):
+        return sidecar.validate(TOOLS, "Yes, do that.", history, names=NAMES, schema_mode="full").best()
+
+    offers = {
+        "list the latest commits": "list_commits",
+        "open a pull request for it": "create_pull_request",
+        "merge the branch into main": "merge_branch",
+    }
+    for offer, right in offers.items():
+        said = [
             {"role": "user", "content": "My work in acme/docs is finished."},
-            {"role": "assistant", "content": f"Shall I {offered}?"},
+            {"role": "assistant", "content": f"Shall I {offer}?"},
         ]
-        found = sidecar.validate(TOOLS, "Yes, do that.", history, names=NAMES)
-        answered[offered] = {one.tool: one.score for one in found.scores}
-    alone = sidecar.validate(TOOLS, "Yes, do that.", names=NAMES)
-    assert alone.window.turns == 0
-    opened, merged = answered.values()
-    lead = "create_pull_request", "merge_branch"
-    assert opened[lead[0]] - opened[lead[1]] > merged[lead[0]] - merged[lead[1]]
+        assert chosen(said) == right
 
 
 def test_a_bulky_result_is_a_line_in_every_sequence(engine: Engine):
