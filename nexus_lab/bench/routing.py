@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab.bench.routing_model import Generator
     from nexus_lab.routing import CrossEncoder, Embedder, RoutingDecision, StageScores
 
     Order = NDArray[np.intp]
@@ -40,6 +41,7 @@ SYSTEMS = (
     "dense",
     "bm25",
     "rrf",
+    "no_prefixes",
 )
 _TIMED = 40
 _DEPTHS = (0, 1000)
@@ -53,6 +55,8 @@ class _Plan:
     ----------
     store, stock
         The embedder of the router, and the one of the plain baselines; both remember vectors.
+    bare
+        The latter without its prefixes, where it has any.
     """
 
     queries: list[dict[str, Any]]
@@ -63,6 +67,7 @@ class _Plan:
     store: EmbeddingStore
     stock: EmbeddingStore
     reader: CrossEncoder | None
+    bare: Embedder | None = None
 
 
 def run(
@@ -78,6 +83,7 @@ def run(
     known: bool = True,
     embedder: Embedder | str = "bundled",
     cross_encoder: CrossEncoder | str | None = "auto",
+    generator: Generator | None = None,
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> ResultFile:
@@ -109,7 +115,8 @@ def run(
         ``no_reader`` none; ``no_lexical`` is its views and examples alone; ``no_examples`` the router over
         tools that it has never seen; ``dense`` one vector of name and description, requests as they are, by
         the embedder as it came, and ``dense_tuned`` by ours; ``bm25`` name (thrice) and description;
-        ``rrf`` the reciprocal ranks of ``dense`` and ``bm25``.
+        ``rrf`` the reciprocal ranks of ``dense`` and ``bm25``; ``no_prefixes`` is ``dense`` without what the
+        embedder wants before a text, where it wants anything.
     subsets
         Ids of queries by name, to be reported on by themselves as well.
     apart
@@ -119,6 +126,8 @@ def run(
         Give tools of public servers the requests that come with the package, as examples.
     embedder, cross_encoder
         What `Router` takes.
+    generator
+        Lets a model choose among all tools in its prompt (``concat_all``), and fills its KV cache.
     on_progress
         Called with what is done and the fraction.
 
@@ -142,11 +151,12 @@ def run(
         queries=rows,
         negatives=refusable,
         examples=_examples(examples, rows),
-        systems=systems,
+        systems=[name for name in systems if name != "no_prefixes" or _without_prefixes(stock)],
         subsets=subsets or {},
         store=EmbeddingStore(model, queries=True),
         stock=EmbeddingStore(stock, queries=True),
         reader=choose_reader(cross_encoder, embedder),
+        bare=_without_prefixes(stock) if "no_prefixes" in systems else None,
     )
     results: list[Result] = []
     used: dict[int, int] = {}
@@ -162,6 +172,9 @@ def run(
             results += figures(seen, ours, size, plan.subsets)
             mistakes[size] = confusions(seen, ours) if "full" in seen.places else []
             results += _timings(part, ours, model, plan.reader, known=known)
+            if generator is not None:
+                router = Router(part, plan.store, cross_encoder=plan.reader, known=known)
+                results += generator.measure(router, ours, on_progress or (lambda _what, _done: None))
             plan.store.save()
             plan.stock.save()
     if not results:
@@ -178,10 +191,21 @@ def run(
         "left_out": {size: len(rows) - count for size, count in used.items()},
         "confusions": mistakes,
         "embedder": model.name,
+        "prefixes": {"query": model.query_prefix, "document": model.document_prefix},
+        **({"concat_all": generator.told} if generator is not None else {}),
         "embedder_fingerprint": model.fingerprint,
         "cross_encoder": getattr(plan.reader, "fingerprint", None),
     }
     return ResultFile.now("eval routing", results, settings=settings, threads=threads)
+
+
+def _without_prefixes(embedder: Embedder) -> Embedder | None:
+    """Return the embedder without its prefixes; None where it has none, or cannot do without."""
+    bare = getattr(embedder, "without_prefixes", None)
+    if bare is None or not (embedder.query_prefix or embedder.document_prefix):
+        return None
+    found: Embedder = bare()
+    return found
 
 
 def _examples(path: Path | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -238,6 +262,7 @@ class _Contest:
                 self.router.add_example(example["query"], example["gold_tool"])
         self._bare = Router(registry, plan.store, cross_encoder=plan.reader, known=False)
         self._plain, self._tuned = Baselines(registry, plan.stock), Baselines(registry, plan.store)
+        self._without = Baselines(registry, plan.bare) if plan.bare is not None else self._plain
 
     def order(
         self,
@@ -261,6 +286,7 @@ class _Contest:
             "dense": lambda: self._plain.dense(query),
             "bm25": lambda: self._plain.bm25(query),
             "rrf": lambda: self._plain.rrf(query),
+            "no_prefixes": lambda: self._without.dense(query),
         }
         return orders[system]()
 

@@ -136,7 +136,7 @@ def _asked(decision: RoutingDecision) -> bool:
 
 
 def _curve(seen: Seen, case: Case) -> list[Result]:
-    """Return the accuracy when the share with the least margins is read, from none to all."""
+    """Return the accuracy when the share with the least margins is read, from none to all, and at tau."""
     if not {"no_reader", "always_read"} <= seen.places.keys():
         return []
     plain = np.asarray(seen.places["no_reader"]) < 1
@@ -149,6 +149,10 @@ def _curve(seen: Seen, case: Case) -> list[Result]:
         right = int(np.where(escalated, read, plain).sum())
         at = {**case, "escalated": round(float(share), 2)}
         results.append(proportion(right, len(order), case=at, metric="curve_top1"))
+    under = np.asarray([decision.margin < decision.tau for decision in seen.decisions])
+    chosen = {**case, "escalated": round(float(under.mean()), 4), "tau": seen.decisions[0].tau}
+    right = int(np.where(under, read, plain).sum())
+    results.append(proportion(right, len(under), case=chosen, metric="curve_top1_at_tau"))
     return results
 
 

@@ -154,17 +154,37 @@ def routing(
         float, typer.Option(help="Leave out this share of the requests: what the gate was calibrated on.")
     ] = 0.0,
     embedder: Annotated[str, typer.Option(help="bundled, stock, a folder, or hf:owner/name.")] = "bundled",
+    generator: Annotated[
+        str | None,
+        typer.Option(
+            help="Let this model choose among all tools in its prompt: bundled, a GGUF file, hf:..."
+        ),
+    ] = None,
+    oracle: Annotated[int, typer.Option(min=1, help="Requests that the generator is asked.")] = 40,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of the generator's context.")] = 8192,
+    kv: Annotated[
+        str, typer.Option(help="Tokens in the generator's KV cache while the router decides; commas.")
+    ] = "0,2048,6144",
+    work: Work = None,
     threads: Threads = None,
     json: Json = None,
     *,
+    resume: Resume = True,
     known: Annotated[bool, typer.Option(help="Use the requests for known tools in the package.")] = True,
     reader: Annotated[bool, typer.Option(help="Ask the cross-encoder below tau.")] = True,
 ) -> None:
     """Measure routing beside plain baselines, with intervals."""
     from nexus_lab.bench import routing as bench
+    from nexus_lab.bench.routing_model import Generator
+    from nexus_lab.engine import Engine
     from nexus_lab.routing import read_id_lists
 
-    with Progress(console=console, transient=True) as progress:
+    loading = nullcontext() if generator is None else Engine.load(generator, n_ctx=context, threads=threads)
+    with (
+        told_when_stopped("what the generator said is kept"),
+        loading as engine,
+        Progress(console=console, transient=True) as progress,
+    ):
         task = progress.add_task("routing", total=1.0)
         result = bench.run(
             registry,
@@ -178,6 +198,9 @@ def routing(
             known=known,
             embedder=embedder,
             cross_encoder="bundled" if reader else None,
+            generator=None
+            if engine is None
+            else Generator(engine=engine, queries=oracle, kv_tokens=numbers(kv), work=work, resume=resume),
             threads=threads,
             on_progress=lambda what, done: progress.update(task, description=what, completed=done),
         )

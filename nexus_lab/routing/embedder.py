@@ -78,6 +78,15 @@ class SentenceEmbedder:
         """The `SentenceTransformer`."""
         return self._model
 
+    def without_prefixes(self) -> SentenceEmbedder:
+        """Return the same model without what it was trained to see before a text, to measure what that is."""
+        return SentenceEmbedder(
+            self._model,
+            name=f"{self.name} without prefixes",
+            fingerprint=hashlib.sha256(f"{self.fingerprint} bare".encode()).hexdigest(),
+            prefixes=("", ""),
+        )
+
     def embed_queries(self, texts: Sequence[str]) -> Floats:
         """Return float32 [n, dim] of unit norm for requests."""
         return self._embed(self.query_prefix, texts)
