@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _DEFAULT = "request"
+
+
+class Source(StrEnum):
+    """What the probability that no tool fits is fitted to."""
+
+    FILES = "files"
+    PACKAGE = "package"
+    ALL = "all"
 
 
 class _RequestByDefault(TyperGroup):
@@ -87,8 +96,12 @@ def calibrate(
         float, typer.Option(help="Share of the requests to use; the others are kept apart.")
     ] = 1.0,
     held: Annotated[
-        float, typer.Option(help="Share of the package's requests without a tool that takes part.")
+        float,
+        typer.Option(help="Share of the package's requests, not learned from, that takes part."),
     ] = 0.0,
+    learn_from: Annotated[
+        Source, typer.Option(help='What "no tool fits" is fitted to: the files, the package, or all.')
+    ] = Source.FILES,
     target: Annotated[float, typer.Option(help="Share of answerable requests that may be refused.")] = 0.05,
     embedder: Embedder = "bundled",
     out: Annotated[Path | None, typer.Option(help="File to write; your own calibration by default.")] = None,
@@ -108,6 +121,7 @@ def calibrate(
             target=target,
             share=share,
             held=held,
+            learn_from=learn_from.value,
         )
     _show_calibration(found)
     console.print(_safe(f"wrote {save_calibration(found, out)}"))
@@ -182,6 +196,9 @@ def _show_calibration(found: RouterCalibration) -> None:
     )
     console.print(_safe(f"{line} e times as many: refuses {abstention.target:.0%} of the answerable"))
     console.print(_safe(f"from {gate.source}", style="dim"))
+    folds = {rate.get("folds", 1) for rate in abstention.rates}
+    apart = "the very requests it was fitted to" if folds == {1} else "requests kept apart, part by part"
+    console.print(_safe(f"rates on {apart}:", style="dim"))
     table = Table(box=None)
     for column in ("over", "group"):
         table.add_column(column)

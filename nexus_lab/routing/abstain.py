@@ -16,17 +16,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab.routing.gate import Ranking
-    from nexus_lab.routing.scoring import StageScores
+    from nexus_lab.routing.scoring import Scorer, StageScores
 
     Floats = NDArray[np.float32]
 
 __all__ = ["READING_SIGNALS", "STAGE_SIGNALS", "NoTool", "fit_no_tool", "reading_signals", "stage_signals"]
 
 # By these names a calibration knows them.
-STAGE_SIGNALS = ("dense", "example", "log_tools")
+STAGE_SIGNALS = (
+    "dense",
+    "example",
+    "lexical",
+    "log_tools",
+    "lead_of_server",
+    "covered",
+    "covered_known",
+    "opening",
+)
 READING_SIGNALS = ("reader_best", "reader_second", "reader_any")
 
 _LEAST = 8
+_MOST_LEAD, _RIVALS = 0.3, 20
 _STEPS, _RIDGE = 60, 1e-2
 
 
@@ -59,18 +69,40 @@ class NoTool:
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds))))
 
 
-def stage_signals(stage: StageScores, ranking: Ranking) -> dict[str, float]:
-    """Return what the scores of the tools say: the best one's, whether by an example, and out of how many.
+def stage_signals(stage: StageScores, ranking: Ranking, scorer: Scorer) -> dict[str, float]:
+    """Return what the scores of the tools say of the best one.
 
-    Its lead is left out: among few tools that do not fit, one leads by much.
+    Its lead over all others is left out: among few tools that do not fit, one leads by much. Its lead over
+    the others of its server tells a job of that server that several of its tools are near to.
     """
     best = int(ranking.order[0])
+    covered = scorer.covered(stage.normalised, stage.names[best])
     values = (
         float(stage.dense[best]),
         max(0.0, float(stage.examples.best[best])),
+        float(stage.lexical[best]),
         math.log(len(stage.names)),
+        _lead_of_server(stage, ranking, scorer),
+        covered.share,
+        covered.known,
+        covered.opening,
     )
     return dict(zip(STAGE_SIGNALS, values, strict=True))
+
+
+def _lead_of_server(stage: StageScores, ranking: Ranking, scorer: Scorer) -> float:
+    """Return the best fused score minus that of the next tool of the same server, at most `_MOST_LEAD`."""
+    best, *others = (int(place) for place in ranking.order[: 1 + _RIVALS])
+    server = scorer.tool(stage.names[best]).server
+    lead = next(
+        (
+            float(stage.fused[best] - stage.fused[place])
+            for place in others
+            if scorer.tool(stage.names[place]).server == server
+        ),
+        _MOST_LEAD,
+    )
+    return min(lead, _MOST_LEAD)
 
 
 def reading_signals(logits: Floats) -> dict[str, float]:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nexus_lab.registry import Registry, load_registry
-from nexus_lab.routing.abstain import NoTool, fit_no_tool, reading_signals, stage_signals
 from nexus_lab.routing.base import CalibrationError
+from nexus_lab.routing.calibrate_fitting import FOLDS, Fitting, fold_of
+from nexus_lab.routing.calibrate_package import package_observations
+from nexus_lab.routing.calibrate_seen import Seen, see
 from nexus_lab.routing.calibration import (
     READER_WEIGHT,
-    Abstention,
     Calibration,
     RouterCalibration,
     auroc,
-    calibrate_abstention,
     calibrate_tau,
 )
-from nexus_lab.routing.deciding import reread
-from nexus_lab.routing.gate import Ranking, rank
-from nexus_lab.routing.known import package_rows_for
 from nexus_lab.routing.router import Router
-from nexus_lab.routing.rows import file_digest, read_rows
-from nexus_lab.routing.scoring import SCORING, StageScores
-from nexus_lab.routing.training_rows import share_of
+from nexus_lab.routing.rows import file_digest, read_rows, share_of
+from nexus_lab.routing.scoring import SCORING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,46 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["calibrate_router"]
 
 _OWN = "candidates of the row"
-_SMALLEST_PART = 4
-_DRAWS = 8
+_SOURCES = ("files", "package", "all")
 _WEIGHTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 _CURVE = 21
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the gate sees of one request.
-
-    Attributes
-    ----------
-    kind, over
-        Which group of requests it is of, and over which tools it was asked.
-    right
-        Places of the right tools.
-    logits
-        What the cross-encoder says, by place; empty without one.
-    """
-
-    kind: str
-    over: str
-    right: frozenset[int]
-    stage: StageScores
-    ranking: Ranking
-    logits: Mapping[int, float]
-
-    def signals(self, *, read: bool) -> dict[str, float]:
-        """Return what the probability that no tool fits is made from."""
-        before = stage_signals(self.stage, self.ranking)
-        if not read:
-            return before
-        return before | reading_signals(np.asarray(list(self.logits.values()), np.float32))
-
-    def place(self, weight: float | None) -> int:
-        """Return the place of the right tool, by the scores or after reading."""
-        order = (
-            self.ranking.order if weight is None else reread(self.stage, self.ranking, self.logits, weight)
-        )
-        return next(number for number, place in enumerate(order) if int(place) in self.right)
 
 
 def calibrate_router(
@@ -89,6 +48,7 @@ def calibrate_router(
     target: float = 0.05,
     share: float = 1.0,
     held: float = 0.0,
+    learn_from: str = "files",
     on_progress: Progress | None = None,
 ) -> RouterCalibration:
     """Calibrate the gate, the weight of the cross-encoder and the abstention over the router's registry.
@@ -112,14 +72,23 @@ def calibrate_router(
     share
         Of the requests, by a hash of their text; the others are kept apart to report on.
     held
-        Share of the package's own requests without a tool, by a hash of their text, that takes part: the ones
-        that `train_reader` was told to hold.
+        Share of the package's own requests, by a hash of their text, that takes part: the ones that
+        `train_reader` was told to hold.
+    learn_from
+        What the probability that no tool fits is fitted to: ``files``, the ``package``, or ``all``.
 
     Raises
     ------
     CalibrationError
-        When no request of `pairs` belongs to the registry.
+        When no request of `pairs` belongs to the registry, or `learn_from` is another word.
+
+    Notes
+    -----
+    The rates and the curve are of requests kept apart: of five parts of the files, each is judged by what was
+    fitted without it. Where there are too few for that they are of the requests themselves, with ``folds`` 1.
     """
+    if learn_from not in _SOURCES:
+        raise CalibrationError(f"learn_from = {learn_from!r}", next_step=f"choose from {', '.join(_SOURCES)}")
     tell = on_progress or (lambda _what, _done: None)
     rows = [row for row in read_rows(pairs) if share_of(row["query"]) < share]
     without = [row for path in negatives for row in read_rows(path) if share_of(row["query"]) < share]
@@ -131,27 +100,25 @@ def calibrate_router(
             next_step="give the registry that the pairs were made for",
         )
     described = f"{len(ours)} requests of {pairs.name} over {registry.name} ({len(registry)} tools)"
-    seen = [_seen(router, row, registry.name) for row in _told(ours, tell, "confusable requests")]
+    seen = [see(router, row, registry.name) for row in _told(ours, tell, "confusable requests")]
     size = len(registry)
     over = [row for row in without if not row.get("tools") and size in row.get("registry_valid", (size,))]
-    none = [_seen(router, row, registry.name) for row in _told(over, tell, "requests without a tool")]
-    none += [
-        _seen(router, row, registry.name)
-        for row in _told(_held_rows(registry, held), tell, "requests of the package")
-    ]
+    none = [see(router, row, registry.name) for row in _told(over, tell, "requests without a tool")]
     own = [row for row in (*rows, *without) if row.get("tools")] if without else []
     beside = _over_own(router, _told(own, tell, "requests with their own tools"))
+    package: list[Seen] = []
+    if held and learn_from != "files":
+        for number, count, some in package_observations(router, held):
+            tell("requests of the package", number / count)
+            package += some
     weight = _reader_weight(seen)
     gate, curve = _gate(seen, weight, percentile, risk, described)
     everything = [*seen, *none, *beside]
-    source = f"{described}, and {len(none) + len(beside)} more"
-    abstention = calibrate_abstention(_fits_by_size(seen), target=target, source=described)
-    reads = bool(seen[0].logits)
-    before = _no_tool(everything, target, source, read=False)
-    after = _no_tool([one for one in everything if one.logits], target, source, read=True) if reads else None
+    apart = Fitting(package, learn_from, target, registry.name, described)
+    judge = apart.judge(everything)
     return RouterCalibration(
         gate=gate,
-        abstention=replace(abstention, rates=tuple(_rates(everything, abstention, before, after))),
+        abstention=replace(judge.abstention, rates=tuple(_rates(everything, *apart.doubts(everything)))),
         embedder=router.embedder.fingerprint,
         scoring=SCORING,
         command=_command(
@@ -160,7 +127,8 @@ def calibrate_router(
             negatives,
             {"percentile" if risk is None else "risk": percentile if risk is None else risk, "target": target}
             | ({"share": share} if share < 1 else {})
-            | ({"held": held} if held else {}),
+            | ({"held": held} if held else {})
+            | ({"learn-from": learn_from} if learn_from != "files" else {}),
         ),
         settings={
             "embedder_name": router.embedder.name,
@@ -170,21 +138,10 @@ def calibrate_router(
         },
         reader=getattr(router.cross_encoder, "fingerprint", None),
         reader_weight=weight,
-        no_tool=before,
-        no_tool_read=after,
+        no_tool=judge.before,
+        no_tool_read=judge.after,
         curve=tuple(curve),
     )
-
-
-def _held_rows(registry: Registry, held: float) -> list[dict[str, Any]]:
-    """Return requests of the package that no tool of the registry fits, though some are near."""
-    return [
-        {"query": row["request"], "kind": "held"}
-        for row in package_rows_for(registry)
-        if row["tool"] is None
-        and share_of(row["request"]) < held
-        and any(name in registry for name in row.get("near", ()))
-    ]
 
 
 def _told(rows: list[dict[str, Any]], tell: Progress, what: str) -> Any:
@@ -193,16 +150,7 @@ def _told(rows: list[dict[str, Any]], tell: Progress, what: str) -> Any:
         yield row
 
 
-def _seen(router: Router, row: Mapping[str, Any], over: str) -> _Seen:
-    context = row.get("context") or ()
-    stage = router.scores(row["query"], context)
-    ranking = rank(stage)
-    logits = router.read(row["query"], stage, context)
-    right = {stage.names.index(row["right"])} if row.get("right") in stage.names else set()
-    return _Seen(str(row.get("kind", "answerable")), over, frozenset(right), stage, ranking, logits)
-
-
-def _over_own(router: Router, rows: Any) -> list[_Seen]:
+def _over_own(router: Router, rows: Any) -> list[Seen]:
     """Route each row over the tools that it brings along."""
     small = Router(
         Registry(), router.embedder, tau=0.0, store=False, cross_encoder=router.cross_encoder, known=False
@@ -210,11 +158,11 @@ def _over_own(router: Router, rows: Any) -> list[_Seen]:
     seen = []
     for row in rows:
         small.update(load_registry(row["tools"], name=_OWN))
-        seen.append(_seen(small, row, _OWN))
+        seen.append(see(small, row, _OWN))
     return seen
 
 
-def _reader_weight(seen: list[_Seen]) -> float:
+def _reader_weight(seen: list[Seen]) -> float:
     """Return the weight of the cross-encoder under which the right tools stand highest."""
     if not seen[0].logits:
         return READER_WEIGHT
@@ -222,15 +170,24 @@ def _reader_weight(seen: list[_Seen]) -> float:
     return _WEIGHTS[int(np.argmax(heights))]
 
 
+def _read_apart(seen: list[Seen], weight: float) -> Any:
+    """Return whether the right tool comes first after reading, bool [n], by the weight of the other folds."""
+    weights = [
+        _reader_weight(rest) if rest else weight
+        for rest in ([one for one in seen if fold_of(one) != fold] for fold in range(FOLDS))
+    ]
+    return np.asarray([one.place(weights[fold_of(one)]) == 0 for one in seen])
+
+
 def _gate(
-    seen: list[_Seen], weight: float, percentile: float, risk: float | None, source: str
+    seen: list[Seen], weight: float, percentile: float, risk: float | None, source: str
 ) -> tuple[Calibration, list[dict[str, Any]]]:
     """Return tau, and the accuracy for growing shares of requests that are read."""
     margins = np.asarray([one.ranking.margin for one in seen])
     plain = np.asarray([one.place(None) == 0 for one in seen])
     if not seen[0].logits:
         return calibrate_tau(margins.tolist(), percentile, source=source), []
-    read = np.asarray([one.place(weight) == 0 for one in seen])
+    read = _read_apart(seen, weight)
     curve = []
     for share in np.linspace(0, 1, _CURVE):
         tau = float(np.quantile(margins, share)) if share < 1 else float(margins.max()) + 1e-6
@@ -246,66 +203,22 @@ def _gate(
     return Calibration(max(0.0, chosen["tau"]), 100 * chosen["share"], len(seen), told), curve
 
 
-def _fits_by_size(seen: list[_Seen]) -> dict[int, list[float]]:
-    """Return the best scores over the registry, and over random parts of it that hold the right tool."""
-    n_tools = len(seen[0].stage.names)
-    chooser = np.random.default_rng(0)
-    fits: dict[int, list[float]] = {n_tools: [float(one.stage.fused.max()) for one in seen]}
-    size = n_tools // 2
-    while size >= _SMALLEST_PART:
-        fits[size] = [
-            max(float(one.stage.fused[min(one.right)]), float(part.max()))
-            for one in seen
-            for part in (chooser.choice(one.stage.fused, size - 1, replace=False) for _ in range(_DRAWS))
-        ]
-        size //= 2
-    return fits
-
-
-def _no_tool(seen: list[_Seen], target: float, source: str, *, read: bool) -> NoTool | None:
-    """Return the model of "no tool fits"; none where there are too few requests to fit it to."""
-    try:
-        return fit_no_tool(
-            [one.signals(read=read) for one in seen],
-            [not one.right for one in seen],
-            target=target,
-            source=source,
-        )
-    except CalibrationError:
-        return None
-
-
-def _rates(
-    seen: list[_Seen], abstention: Abstention, before: NoTool | None, after: NoTool | None
-) -> list[dict[str, Any]]:
+def _rates(seen: list[Seen], doubts: list[tuple[float, bool]], folds: int) -> list[dict[str, Any]]:
     """Return how often each group would be refused, read where that can be."""
-    doubts: dict[tuple[str, str], list[tuple[float, bool]]] = {}
-    for one in seen:
-        key = ("answerable" if one.right else one.kind, one.over)
-        doubts.setdefault(key, []).append(_doubt(one, abstention, before, after))
+    grouped: dict[tuple[str, str], list[tuple[float, bool]]] = {}
+    for one, doubt in zip(seen, doubts, strict=True):
+        grouped.setdefault(("answerable" if one.right else one.kind, one.over), []).append(doubt)
     rates = []
-    for (group, over), values in doubts.items():
+    for (group, over), values in grouped.items():
         refused = sum(no for _, no in values)
         rate: dict[str, Any] = {"group": group, "over": over, "n": len(values), "refused": refused}
         rate["share"] = round(refused / len(values), 4)
-        answerable = doubts.get(("answerable", over))
+        answerable = grouped.get(("answerable", over))
         if group != "answerable" and answerable:
             doubt, trust = ([value for value, _ in some] for some in (values, answerable))
             rate["auroc"] = round(auroc(doubt, trust), 4)
-        rates.append(rate)
+        rates.append(rate | {"folds": folds})
     return rates
-
-
-def _doubt(
-    one: _Seen, abstention: Abstention, before: NoTool | None, after: NoTool | None
-) -> tuple[float, bool]:
-    """Return how doubtful it is that a tool fits, and whether the request would be refused."""
-    model = after or before
-    if model is None:
-        fit = one.ranking.fit
-        return -fit, fit < abstention.at(len(one.stage.names))
-    chance = model.chance(one.signals(read=after is not None))
-    return chance, chance >= model.limit
 
 
 def _command(pairs: Path, registry: Registry, negatives: Sequence[Path], options: Mapping[str, Any]) -> str:
@@ -313,5 +226,5 @@ def _command(pairs: Path, registry: Registry, negatives: Sequence[Path], options
     for path in negatives:
         parts += ["--negatives", path.name]
     for name, value in options.items():
-        parts += [f"--{name}", f"{value:g}"]
+        parts += [f"--{name}", value if isinstance(value, str) else f"{value:g}"]
     return shlex.join(parts)

@@ -75,7 +75,8 @@ class Abstention:
         Requests it was set on, and which.
     rates
         What it does on each group: ``{"group", "over", "n", "refused", "share"}``, and for a group that no
-        tool fits ``auroc`` beside the answerable requests over the same tools.
+        tool fits ``auroc`` beside the answerable requests over the same tools. ``folds`` says of how many
+        parts each was judged by what was fitted to the others; with 1 it was fitted to them all.
     """
 
     threshold: float

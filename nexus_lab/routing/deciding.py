@@ -93,7 +93,7 @@ def settle(
     """Decide by the scores, and where they are too near or too low, by what the cross-encoder reads."""
     with timed(stage.times_ms, "gate"):
         ranking = rank(stage)
-        chance, fit, threshold = _fit(stage, ranking, rules)
+        chance, fit, threshold = _fit(stage, ranking, rules, scorer)
         verdict = judge(request, stage, ranking, tau=rules.tau, fit=fit, threshold=threshold)
         order = tuple(int(place) for place in ranking.order)
     named = len(order) > 0 and order[0] in stage.named
@@ -105,7 +105,7 @@ def settle(
     with timed(stage.times_ms, "rerank"):
         logits = read_candidates(rules.reader, request, stage, ranking, scorer=scorer, context=context)
         order, verdict, chance, fit, threshold = _escalated(
-            stage, ranking, rules, logits, (chance, fit, threshold)
+            stage, ranking, rules, logits, (chance, fit, threshold), scorer=scorer
         )
     return Course(ranking, order, verdict, logits, chance, fit, threshold)
 
@@ -139,11 +139,13 @@ def _told(tool: ToolSpec, stage: StageScores, place: int, scorer: Scorer) -> str
     return tool_text(tool, example=scorer.example_index.text(nearest) if nearest >= 0 else None)
 
 
-def _fit(stage: StageScores, ranking: Ranking, rules: Rules) -> tuple[float | None, float, float]:
+def _fit(
+    stage: StageScores, ranking: Ranking, rules: Rules, scorer: Scorer
+) -> tuple[float | None, float, float]:
     """Return the probability that no tool fits, and what is held against what."""
     if rules.no_tool is None or len(ranking.order) == 0:
         return None, ranking.fit, rules.threshold
-    chance = rules.no_tool.chance(stage_signals(stage, ranking))
+    chance = rules.no_tool.chance(stage_signals(stage, ranking, scorer))
     return chance, 1 - chance, 1 - rules.no_tool.limit
 
 
@@ -153,12 +155,14 @@ def _escalated(
     rules: Rules,
     logits: Mapping[int, float],
     before: tuple[float | None, float, float],
+    *,
+    scorer: Scorer,
 ) -> tuple[tuple[int, ...], Verdict, float | None, float, float]:
     order = reread(stage, ranking, logits, rules.reader_weight)
     best = stage.names[order[0]]
     chance, fit, threshold = before
     if rules.no_tool_read is not None:
-        signals = stage_signals(stage, ranking) | reading_signals(
+        signals = stage_signals(stage, ranking, scorer) | reading_signals(
             np.asarray(list(logits.values()), np.float32)
         )
         chance = rules.no_tool_read.chance(signals)

@@ -71,6 +71,8 @@ class Router:
         Keep the vectors of tools on disk, so that the next router over the same tools starts at once.
     known
         Give tools of public servers the requests that come with the package, as examples.
+    held
+        Share of those, by a hash of their text, that is left out, so that one can measure on them.
     """
 
     def __init__(
@@ -85,12 +87,13 @@ class Router:
         threads: int | None = None,
         store: bool = True,
         known: bool = True,
+        held: float = 0.0,
     ) -> None:
         _check_gate(tau, top_k)
         self._registry = registry if isinstance(registry, Registry) else load_registry(registry)
         self.top_k = top_k
         self._reader = cross_encoder
-        self._known = known
+        self._known, self._held = known, held
         self._given = embedder
         self._threads, self._store = threads, store
         self._tau, self._threshold = tau, threshold
@@ -207,6 +210,11 @@ class Router:
         """Return what each stage says about all tools, without deciding."""
         with self._turn:
             return self._warm().scorer.scores(request, context)
+
+    @property
+    def scorer(self) -> Scorer:
+        """The tools made searchable; not for several threads."""
+        return self._warm().scorer
 
     def read(self, request: str, stage: StageScores, context: Sequence[Message] = ()) -> Mapping[int, float]:
         """Return what the cross-encoder says of the first ten tools, by place; empty without one."""
@@ -357,7 +365,7 @@ class Router:
 
         embedder = self._load_embedder(on_progress)
         store = EmbeddingStore(embedder) if self._store and not isinstance(embedder, EmbeddingStore) else None
-        scorer = Scorer(embedder if store is None else store, known=self._known)
+        scorer = Scorer(embedder if store is None else store, known=self._known, held=self._held)
         scorer.apply(self.registry, on_progress)
         if store is not None:
             store.save()

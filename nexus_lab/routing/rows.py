@@ -12,7 +12,7 @@ from nexus_lab.routing.base import RoutingError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RowsError", "file_digest", "read_id_lists", "read_rows"]
+__all__ = ["RowsError", "file_digest", "read_id_lists", "read_rows", "share_of"]
 
 
 class RowsError(RoutingError):
@@ -74,6 +74,11 @@ def read_id_lists(path: Path) -> dict[str, list[str]]:
     if not isinstance(values, dict) or not all(isinstance(ids, list) for ids in values.values()):
         raise RowsError(f"{path} holds no lists of ids", next_step='write {"core": ["gh-0001"]}')
     return {str(name): [str(one) for one in ids] for name, ids in values.items()}
+
+
+def share_of(text: str) -> float:
+    """Return a fixed number in [0, 1) for `text`, by which a part of a set is kept apart."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def file_digest(path: Path) -> str:

@@ -12,12 +12,14 @@ import numpy as np
 from nexus_lab.registry import Registry, ToolSpec, neutralise
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.context import Reference, resolve
+from nexus_lab.routing.coverage import Covered, Vocabulary, stems
 from nexus_lab.routing.examples import ExampleIndex, ExampleScores
 from nexus_lab.routing.index import QuantisedQuery, ToolIndex
 from nexus_lab.routing.known import known_requests, known_vectors
 from nexus_lab.routing.lexical import LexicalIndex, tool_words
 from nexus_lab.routing.names import NameFinder
 from nexus_lab.routing.normalise import normalise
+from nexus_lab.routing.rows import share_of
 from nexus_lab.routing.views import tool_views, whole_view
 
 if TYPE_CHECKING:
@@ -115,14 +117,18 @@ class Scorer:
         Who makes the vectors.
     known
         Give tools of public servers the requests that come with the package.
+    held
+        Share of those, by a hash of their text, that is left out.
     """
 
-    def __init__(self, embedder: Embedder, *, known: bool = True) -> None:
+    def __init__(self, embedder: Embedder, *, known: bool = True, held: float = 0.0) -> None:
         self.embedder = embedder
         self.index = ToolIndex(embedder.dim)
         self.whole = ToolIndex(embedder.dim)
         self.example_index = ExampleIndex(embedder.dim)
-        self._known = known
+        self._known, self._held = known, held
+        self._spoken: dict[str, frozenset[str]] = {}
+        self._vocabulary: Vocabulary | None = None
         self.lexical = LexicalIndex()
         self.registry = Registry()
         # By qualified name: which server's tool goes by the plain one depends on the others.
@@ -151,6 +157,8 @@ class Scorer:
         self.registry = registry
         self._names = self.index.names
         self._finder = NameFinder(self._names, registry)
+        self._spoken.clear()
+        self._vocabulary = None
         there = {tool.qualified_name for tool in wanted.values()}
         self._given = [pair for pair in self._given if pair[0] in there]
 
@@ -209,6 +217,7 @@ class Scorer:
             if text not in self.example_index.texts(key):
                 self.example_index.extend(key, [text], self._example_vectors([text]))
             self._given.append(pair)
+            self._spoken.pop(key, None)
 
     def remove_example(self, request: str, key: str) -> None:
         """Take an example back; its vector goes with the last request that is matched as the same text."""
@@ -219,6 +228,16 @@ class Scorer:
         text = normalise(request).text
         if text not in {normalise(other).text for other in self._requests(tool)}:
             self.example_index.drop(key, text)
+        self._spoken.pop(key, None)
+
+    def covered(self, text: str, key: str) -> Covered:
+        """Return how much of a request, as it is matched, the tool `key` speaks of, its examples included."""
+        if self._vocabulary is None:
+            self._vocabulary = Vocabulary(tool_words(tool) for tool in self._tools.values())
+        if key not in self._spoken:
+            told = [*tool_words(self._tools[key]), *self.example_index.texts(key)]
+            self._spoken[key] = stems(told)
+        return self._vocabulary.covered(text, self._spoken[key])
 
     def tool(self, key: str) -> ToolSpec:
         """Return the tool that is known by `key`."""
@@ -273,7 +292,8 @@ class Scorer:
     def _requests(self, tool: ToolSpec) -> list[str]:
         """Return the examples of `tool`: what comes with the package, then what was given."""
         given = [request for name, request in self._given if name == tool.qualified_name]
-        return [*(known_requests(tool) if self._known else ()), *given]
+        known = known_requests(tool) if self._known else ()
+        return [*(request for request in known if share_of(request) >= self._held), *given]
 
     def _example_vectors(self, texts: Sequence[str]) -> Floats:
         """Return float32 [len(texts), dim]: those that come with the package, and the others embedded."""

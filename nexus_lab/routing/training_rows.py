@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry import Registry, ToolSpec, neutralise
-from nexus_lab.routing.rows import RowsError
+from nexus_lab.routing.rows import RowsError, share_of
 from nexus_lab.routing.scoring import tools_by_key
 
 if TYPE_CHECKING:
@@ -45,11 +44,6 @@ class Pool:
     name: str
     tools: Mapping[str, ToolSpec]
     rows: tuple[TrainingRow, ...]
-
-
-def share_of(text: str) -> float:
-    """Return a fixed number in [0, 1) for `text`, by which a part of a set is kept apart."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def training_pool(

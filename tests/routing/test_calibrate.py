@@ -60,6 +60,7 @@ def test_thresholds_and_rates_come_from_the_requests(tmp_path: Path, registry: R
         "refused": 1,
         "share": 1.0,
         "auroc": 1.0,
+        "folds": 1,
     }
     assert ("elsewhere", "registry") not in rates
     assert rates["irrelevance", "candidates of the row"]["auroc"] == 1.0
