@@ -192,8 +192,8 @@ def _no_completion(where: str, why: str) -> BadEndpointAnswer:
 
 def _told(error: Any, data: str, where: str) -> Exception:
     code = error.get("code") if isinstance(error, dict) else None
-    known = isinstance(code, int) and code >= _ERROR
-    return error_for(code if known else _FAILED, data, where=where)
+    status = code if isinstance(code, int) and code >= _ERROR else _FAILED
+    return error_for(status, data, where=where)
 
 
 def _usage(value: Any) -> Usage | None:

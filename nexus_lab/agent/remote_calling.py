@@ -52,6 +52,7 @@ _ATTEMPTS = 2
 _OPEN_KEYWORDS = frozenset({"type", "properties", "required", "additionalProperties", "$defs"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
+_ALLOW_MORE = "allow more tokens (max_tokens in the profile)"
 _THOUGHT_ENDS = "</think>"
 
 
@@ -198,7 +199,7 @@ class RemoteCalls:
                 more = [{"role": "assistant", "content": text}] if text else []
                 more += [{"role": "user", "content": wanted.complaint(problem)}]
             else:
-                more = []  # a form that is ignored makes no attempt; the next one asks otherwise
+                more, left = [], _ATTEMPTS  # the next form asks otherwise
         return _written(arguments, problem, ttft_s=ttft_s or 0.0, n_generated=n_generated)
 
     def _ask(
@@ -226,6 +227,7 @@ class RemoteCalls:
     ) -> tuple[str, dict[str, Any] | None, ArgumentsError | None]:
         """Return the text of the arguments, what they are, and what is wrong with them."""
         form = self._asker.offers.form
+        problem: ArgumentsError | None
         if reply.called is not None and reply.called != wanted.name:
             shown = neutralise(reply.called, limit=80)
             problem = NotJson(f"the endpoint called {shown!r}", next_step=f"call {wanted.name}")
@@ -235,7 +237,10 @@ class RemoteCalls:
             form is CallForm.SCHEMA and not wanted.holds(text, cut=reply.stop_reason == "length")
         ):
             self._asker.ignored()
-        return text, *wanted.checked(text)
+        arguments, problem = wanted.checked(text)
+        if isinstance(problem, NotJson) and reply.stop_reason == "length":
+            problem = NotJson("the arguments break off: no more tokens were allowed", next_step=_ALLOW_MORE)
+        return text, arguments, problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +325,21 @@ class _Wanted:
         if self.schema_mode == "signature":
             shown, parameters = tool_text(self.spec), self.schema()
         else:
-            shown, parameters = self.spec.description, dict(self.spec.input_schema)
+            shown, parameters = self.spec.description, self._full_schema()
         return {
             "name": self.name,
             "description": shown,
             "parameters": {"type": "object", "properties": {}, **parameters},
         }
+
+    def _full_schema(self) -> dict[str, Any]:
+        """Return the schema in its author's words, with what the conversation settles as only choice."""
+        fixed = self.fixed
+        properties = {
+            name: {**schema, "enum": [fixed[name]]} if name in fixed and isinstance(schema, dict) else schema
+            for name, schema in self.spec.properties.items()
+        }
+        return {**self.spec.input_schema, "properties": properties}
 
     def _unwrapped(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a whole call, which many models write when asked for its arguments."""

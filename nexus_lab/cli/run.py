@@ -15,7 +15,7 @@ from nexus_lab.cli._output import console, plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nexus_lab.agent import Agent, Turn
+    from nexus_lab.agent import Endpoint, Event, Observer, Turn, TurnLoop
     from nexus_lab.registry import ServerConfig, ToolSpec
 
 __all__ = ["run"]
@@ -36,18 +36,27 @@ def run(
         typer.Option(help="Cache policy, such as rolling_drop_repos(keep_last=3); see nexus-lab policies."),
     ] = None,
     session: Annotated[Path | None, typer.Option(help="Record into this bundle.")] = None,
+    endpoint: Annotated[
+        str,
+        typer.Option(help="OpenAI-compatible address, ending in /v1, in place of a model of this machine."),
+    ] = "",
+    endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable of the endpoint's API key; none is sent without.")
+    ] = None,
     *,
     contents: Annotated[bool, typer.Option("--contents", help="Record messages too, redacted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Run tools that change things without asking.")] = False,
 ) -> None:
     """Ask an agent over your own MCP servers; only the servers that you name are started."""
-    from nexus_lab.agent import Agent
+    from nexus_lab.agent import Agent, Endpoint, RemoteAgent
     from nexus_lab.engine import Engine
     from nexus_lab.policy_text import parse_policy
     from nexus_lab.registry import connect
     from nexus_lab.settings import load_profile
     from nexus_lab.trace import SessionRecorder
 
+    remote = _endpoint(endpoint, endpoint_model, key_env, model)
     settings = load_profile(profile)
     if policy is not None:
         settings = settings.changed(policy=policy)
@@ -57,19 +66,58 @@ def run(
     chosen = _chosen(servers, start or [], command or [])
     with ExitStack() as stack:
         tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))
-        engine = stack.enter_context(Engine.load(model, n_ctx=n_ctx, threads=settings.threads))
-        observers = []
+        runs = remote or stack.enter_context(Engine.load(model, n_ctx=n_ctx, threads=settings.threads))
+        observers: list[Observer] = [_Declines()] if isinstance(runs, Endpoint) else []
         if session is not None:
             recorder = SessionRecorder(
                 session,
                 contents=contents,
-                model=engine.info.to_dict(),
+                model=runs.facts() if isinstance(runs, Endpoint) else runs.info.to_dict(),
                 settings=settings.to_dict(),
-                host=engine.machine,
+                host=None if isinstance(runs, Endpoint) else runs.machine,
             )
             observers.append(stack.enter_context(recorder))
-        agent = Agent(engine, tools, profile=settings, observers=observers, approve=_approve(yes=yes))
+        options: dict[str, Any] = {
+            "profile": settings,
+            "observers": observers,
+            "approve": _approve(yes=yes),
+        }
+        agent: TurnLoop
+        if isinstance(runs, Endpoint):
+            agent = RemoteAgent(runs, tools, **options)
+        else:
+            agent = Agent(runs, tools, **options)
         _converse(stack.enter_context(agent), requests or [])
+
+
+def _endpoint(url: str, name: str, key_variable: str | None, model: str) -> Endpoint | None:
+    """Return the endpoint that the options name; looked at before any server is started."""
+    from nexus_lab.agent import Endpoint
+    from nexus_lab.errors import NexusError
+
+    if not url:
+        if name or key_variable:
+            raise NexusError("no endpoint", next_step="give its address with --endpoint")
+        return None
+    if not name:
+        raise NexusError("the endpoint's model has no name", next_step="name it with --endpoint-model")
+    if model != "bundled":
+        raise NexusError("both --model and --endpoint name a model", next_step="give one of them")
+    return Endpoint(url, name, key_variable=key_variable)
+
+
+class _Declines:
+    """Tells of what an endpoint cannot do, once each."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def on_event(self, event: Event) -> None:
+        said = event.attributes
+        if event.status == "declined" and said.get("code") not in self._told:
+            self._told.add(said["code"])
+            line = f"! declined ({said['code']}): {said['reason']}. Instead: {said['instead']}"
+            console.print(plain(line, style="dim"))
 
 
 def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list[ServerConfig]:
@@ -112,7 +160,7 @@ def _approve(*, yes: bool) -> Any:
     return approve
 
 
-def _converse(agent: Agent, requests: list[str]) -> None:
+def _converse(agent: TurnLoop, requests: list[str]) -> None:
     for request in requests:
         console.print(plain(f"> {request}", style="bold"))
         _show(agent.ask(request))
@@ -137,8 +185,12 @@ def _show(turn: Turn) -> None:
     if turn.problem is not None:
         console.print(plain(f"× {turn.problem.problem}", style="red"))
         console.print(plain(f"  next: {turn.problem.next_step}"))
-    if turn.splice is not None:
+    if turn.splice is not None and turn.splice.n_tokens is not None:
         for line in splice_lines(turn.splice):
             console.print(plain(f"  {line}", style="dim"))
+    if "endpoint" in turn.settings and turn.prompt_tokens is not None:
+        console.print(
+            plain(f"{turn.prompt_tokens} prompt tokens, {turn.generated_tokens} generated", style="dim")
+        )
     if turn.answer:
         console.print(plain(turn.answer, style="italic"))

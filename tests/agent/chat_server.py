@@ -1,7 +1,8 @@
 """A server of the OpenAI chat API over the bundled model, that misbehaves as the model's name says.
 
 ``smol`` answers as it should; ``smol+no_tools+no_usage`` and so on leave things out; a name that is in
-`MISBEHAVIOURS` does that instead. What it was asked, and what became of it, is told under ``/log``.
+`MISBEHAVIOURS` does that instead, with ``+once`` only the first time. What it was asked, and what became of
+it, is told under ``/log``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from llguidance import LLMatcher
@@ -26,6 +28,10 @@ GENERATING = threading.Lock()
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     engine: Engine
+
+    def handle(self):
+        with suppress(ConnectionResetError):
+            super().handle()
 
     def log_message(self, *_arguments):
         """Say nothing."""
@@ -45,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         name, *flaws = body["model"].split("+")
         try:
             misbehave = MISBEHAVIOURS.get(name)
-            if misbehave is not None:
+            if misbehave is not None and not ("once" in flaws and len(LOG) > 1):
                 misbehave(self, entry)
             elif not self.refuses(body, flaws):
                 self.answer(body, flaws)

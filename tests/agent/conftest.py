@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from echo_tool import RAW_SERVER, echo_spec
+from remote_tools import Chat, styled_spec
 
-from nexus_lab.agent import Agent
+from nexus_lab.agent import Agent, Endpoint, RemoteAgent
 from nexus_lab.registry import McpServer, Registry, ServerConfig, Toolbox
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
 from nexus_lab.settings import Profile
@@ -72,4 +75,46 @@ def make_agent(bundled_engine, tmp_path):
     yield make
     for agent in made:
         agent.close()
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def chat_process():
+    script = Path(__file__).parent / "chat_server.py"
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield Chat(int(process.stdout.readline()))
+    process.stdin.close()
+    process.wait(60)
+    process.stdout.close()
+
+
+@pytest.fixture
+def chat(chat_process):
+    """The chat server, with nothing asked yet."""
+    chat_process.script()
+    return chat_process
+
+
+@pytest.fixture
+def make_remote(chat):
+    """Make agents on the chat server; the model's name says how that behaves."""
+    server = McpServer(ServerConfig("raw", sys.executable, (str(RAW_SERVER),)))
+    server.start()
+
+    def make(
+        model: str = "smol", *, spec=None, observers=(), approve=None, timeout_s=60.0, key=None, **settings
+    ):
+        tools = Toolbox([server], Registry.of([spec or styled_spec()], name="test"))
+        return RemoteAgent(
+            Endpoint(chat.url, model, timeout_s=timeout_s, key_variable=key),
+            tools,
+            router=ToldRouter(),
+            profile=Profile(max_tokens=64, answer_tokens=8).changed(**settings),
+            observers=observers,
+            approve=approve,
+        )
+
+    yield make
     server.close()
