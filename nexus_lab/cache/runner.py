@@ -189,11 +189,11 @@ class ProgramRunner:
             finally:
                 self._timeline = self._live.program
 
-    def goto(self, n_ops: int) -> RunResult:
+    def goto(self, n_ops: int, *, at_once: bool = False) -> RunResult:
         """Move the cursor to the state after `n_ops` operations of the timeline, back or forward.
 
         States that were kept come back with identical rows and logits; others are computed again from the
-        nearest one that was.
+        nearest one that was, with `at_once` as `run` does.
 
         Raises
         ------
@@ -201,9 +201,11 @@ class ProgramRunner:
             When the timeline has fewer operations.
         """
         with self._engine.turn():
+            self._restored = Restored() if at_once else None
             try:
                 return self._reach(self._timeline.prefix(n_ops), None, None)
             finally:
+                self._restored = None
                 self._rejoin()
 
     def back(self) -> RunResult:

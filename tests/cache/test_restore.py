@@ -115,6 +115,21 @@ def test_a_state_restored_at_once_goes_on_and_steps_back(engine, words, make_run
 
 
 @pytest.mark.model
+def test_going_to_a_state_that_was_not_kept_can_be_at_once(words, make_runner):
+    program = with_drops(words)
+    runner = make_runner()
+    runner.run(program)
+    runner.goto(1)
+    runner.store.clear()
+    there = runner.goto(len(program), at_once=True)
+    assert (there.start.kind, there.start.tokens) == (StartKind.LIVE, 20)
+    assert (there.restored.passes, there.restored.tokens) == (1, 100)
+    assert there.state == fold(program)
+    assert len(runner.timeline) == len(program)
+    assert runner.goto(1).restored is None
+
+
+@pytest.mark.model
 def test_rows_that_were_there_already_are_dropped_on_the_way(words, make_runner):
     runner = make_runner()
     runner.run(CacheProgram().append(words[:40]))
