@@ -20,8 +20,8 @@ from nexus_lab.lab.cache_view import (
     slots_of,
     token_states,
 )
-from nexus_lab.lab.fork import TurnLog, fork, fork_points
-from nexus_lab.lab.panel import Panel
+from nexus_lab.lab.cache_work import CacheWork, NoProgram
+from nexus_lab.lab.fork import fork, fork_points
 from nexus_lab.lab.wire import Reply, instant, job
 from nexus_lab.policy_text import POLICIES as NAMED_POLICIES
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nexus_lab.agent import Event, Turn
-    from nexus_lab.agent.conversation import Conversation
     from nexus_lab.cache import CacheProgram, CacheState, Residency
     from nexus_lab.lab.desk import Desk
+    from nexus_lab.lab.policy_knobs import PolicyKnobs
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 
@@ -41,10 +41,6 @@ __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 POLICIES = tuple(name for name in NAMED_POLICIES if name != "python")
 _MOST_PIECES = 400
 T = TypeVar("T")
-
-
-class NoProgram(NexusError):
-    """There is no conversation yet, so there is no cache program either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ class _Branch:
     note: str
 
 
-class CachePanel(Panel):
+class CachePanel(CacheWork):
     """Shows the live cache program and steps through it.
 
     While the cursor looks back, nothing is lost: the next turn returns to the end first.
@@ -78,11 +74,9 @@ class CachePanel(Panel):
         super().__init__(desk)
         self._lock = threading.Lock()
         self._book = OpBook()
-        self._log = TurnLog()
         self._breakpoints = Breakpoints()
         self._branches: tuple[_Branch, ...] = ()
         self._memory = Memory()
-        self._residency: Residency | None = None
         self._seen: str | None = None
         self._revision = 0
 
@@ -110,6 +104,7 @@ class CachePanel(Panel):
             "policies": tuple(dict.fromkeys((*POLICIES, self._policy_ahead()))),
             "fork_points": fork_points(conversation, self._log) if conversation is not None else (),
             "next_run": self._next_run(),
+            "drawn": self._drawn,
         }
 
     @property
@@ -240,7 +235,11 @@ class CachePanel(Panel):
         """
 
         def go() -> dict[str, Any]:
+            conversation = self._conversation
+            before = conversation.runner.timeline if conversation is not None else None
             done = fork(self.desk, self._log, at, settings or {})
+            if before is not None and done.kinds:
+                self._left = (*self._left, (done.parent or "before the fork", before))
             kept = self._branches
             moved = tuple(
                 replace(item, at=done.at, kinds=(*self._kinds(done, item), *item.kinds))
@@ -291,7 +290,8 @@ class CachePanel(Panel):
         """Forget the program of the engine that is gone."""
         with self._lock:
             self._book.forget()
-        self._branches, self._memory, self._residency = (), Memory(), None
+        self._branches, self._memory = (), Memory()
+        self._forget_drawings()
         self.changed()
 
     # -- as a table and a page ----------------------------------------------------------------------------
@@ -345,7 +345,10 @@ class CachePanel(Panel):
 
         conversation = self._conversation
         state = conversation.runner.snapshot.state if conversation is not None else None
-        return cache_fragment({**self.part(), "ops": self.ops}, state)
+        parts = (
+            [self.tree(), self.memories(), self.restores(), *self._cost_shown()] if state is not None else []
+        )
+        return cache_fragment({**self.part(), "ops": self.ops}, state, parts)
 
     def __repr__(self) -> str:
         here = self.cursor
@@ -356,40 +359,30 @@ class CachePanel(Panel):
 
     # -- within -------------------------------------------------------------------------------------------
 
-    @property
-    def _conversation(self) -> Conversation | None:
-        agent = self.desk.agent
-        return agent.live if agent is not None else None
-
-    def _needed(self) -> Conversation:
-        conversation = self._conversation
-        if conversation is None:
-            raise NoProgram("there is no cache program yet", next_step="ask something under Agent")
-        return conversation
-
-    def _on_lane(self, label: str, work: Callable[[], T]) -> T:
-        """Run on the engine's lane, and wait for it when called from elsewhere."""
-        driver = self.desk.driver
-        return work() if driver.is_mine else driver.submit(label, work).get()
-
     def _go(self, n: int) -> CachePosition:
         runner = self._needed().runner
-        runner.goto(n)
+        self._went(n, runner.goto(n), at_once=False)
         self._look()
         self.changed()
         return CachePosition(runner.cursor, len(runner.timeline))
 
     def _look(self) -> None:
-        """Take note of slots and arena; in the thread that works with them."""
-        conversation = self._conversation
-        if conversation is None:
+        """Take note of slots and arena as well."""
+        super()._look()
+        conversation, found = self._conversation, self._residency
+        if conversation is None or found is None:
             return
         runner = conversation.runner
-        found = runner.residency()
-        self._residency = found
         self._memory = Memory(
             runner.pool.listing(), found.counters["l0_n_slots"], runner.seq, tuple(found.counters.items())
         )
+
+    def _cost_shown(self) -> tuple[PolicyKnobs, ...]:
+        """Return the cost of the profile's policy, where it can be counted."""
+        try:
+            return (self.cost(),)
+        except NexusError:
+            return ()
 
     def _policy_ahead(self) -> str:
         profile = self.desk.profile

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.cache import CacheState
     from nexus_lab.errors import Decline
+    from nexus_lab.lab.drawing import Drawing
     from nexus_lab.lab.splice_records import SpliceTrial
 
 __all__ = ["cache_fragment", "embedded", "page", "session_fragment", "splice_fragment"]
@@ -57,7 +58,7 @@ def page(title: str, fragments: Iterable[str], *, theme: str | None = None) -> s
     theme
         ``light`` or ``dark``; ``None`` follows the reader's system.
     """
-    style = _asset("report.css") + _asset("page.css")
+    style = _asset("report.css") + _asset("page.css") + _asset("drawn.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return _render(
@@ -78,12 +79,17 @@ def embedded(document: str, *, height: int = 480) -> str:
     )
 
 
-def cache_fragment(part: Mapping[str, Any], state: CacheState | None) -> str:
-    """Return the cache program with the tokens at the cursor."""
+def cache_fragment(
+    part: Mapping[str, Any], state: CacheState | None, drawings: Iterable[Drawing] = ()
+) -> str:
+    """Return the cache program with the tokens at the cursor, and drawings of what else is known of it."""
     from nexus_lab.trace.report.figures import strip
 
     figure = strip(_segments(state)) if state is not None and len(state) else None
-    return _render("cache.html.j2", part=part, strip=figure)
+    from markupsafe import Markup
+
+    drawn = [Markup(drawing.to_html()) for drawing in drawings]  # noqa: S704 - a drawing escapes what is in it
+    return _render("cache.html.j2", part=part, strip=figure, drawings=drawn)
 
 
 def splice_fragment(

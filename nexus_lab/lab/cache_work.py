@@ -1,0 +1,395 @@
+"""What the Cache panel draws beside the program: op tree, residency, restore, policy, front, attention.
+
+A view asks for a drawing by name, with the values of its fields; the drawing is made from snapshots. What has
+to run the model, or touches its context, is a job that leaves its outcome behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nexus_lab.cache import TextMessage
+from nexus_lab.errors import NexusError
+from nexus_lab.lab.attention_figure import AttentionFigure, looked_of, read_looked
+from nexus_lab.lab.cache_costs import CostBook
+from nexus_lab.lab.drawing import wire_of
+from nexus_lab.lab.fork import TurnLog, profile_changes
+from nexus_lab.lab.panel import Panel
+from nexus_lab.lab.pareto import ParetoFront
+from nexus_lab.lab.pareto_points import points_of, read_points
+from nexus_lab.lab.policy_form import chosen_policy, explicit
+from nexus_lab.lab.policy_knobs import PolicyKnobs
+from nexus_lab.lab.residency_view import ResidencyView
+from nexus_lab.lab.restore_plan import did, plan_restore, try_cold
+from nexus_lab.lab.restore_view import RestoreView
+from nexus_lab.lab.tree_drawing import TreeDrawing
+from nexus_lab.lab.tree_shot import TreeShot, shoot
+from nexus_lab.lab.wire import BadRequest, Lane, instant, job
+from nexus_lab.policy_text import PolicySpec, parse_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nexus_lab.agent.conversation import Conversation
+    from nexus_lab.bench import AttentionStudy, CacheSweep, PolicySearch
+    from nexus_lab.bench.trajectories import Trajectory
+    from nexus_lab.cache import CacheProgram, Residency, RunResult
+    from nexus_lab.lab.desk import Desk
+    from nexus_lab.lab.drawing import Drawing
+    from nexus_lab.lab.restore_plan import ColdTrial, RestoreDone, RestorePlan
+
+__all__ = ["CacheWork", "NoProgram"]
+
+T = TypeVar("T")
+
+
+class NoProgram(NexusError):
+    """There is no conversation yet, so there is no cache program either."""
+
+
+class CacheWork(Panel):
+    """The drawings of the Cache panel, and what their buttons do.
+
+    In plain Python they are methods: ``print(wb.cache.tree())``, ``wb.cache.cost("trim").to_frame()``.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._log = TurnLog()
+        self._costs = CostBook()
+        self._residency: Residency | None = None
+        self._left: tuple[tuple[str, CacheProgram], ...] = ()
+        self._shot: tuple[Residency, Any, TreeShot] | None = None
+        self._plans: tuple[RestorePlan, ...] = ()
+        self._done: RestoreDone | None = None
+        self._trial: ColdTrial | None = None
+        self._drawn = 0
+
+    # -- drawings -----------------------------------------------------------------------------------------
+
+    def tree(self) -> TreeDrawing:
+        """Return the op tree: which programs share what, and where each node's rows are."""
+        conversation, found = self._conversation, self._residency
+        if conversation is None or found is None:
+            return TreeDrawing(TreeShot())
+        runner, left, last = conversation.runner, self._left, self._shot
+        key = runner.timeline.id, runner.cursor, left
+        if last is None or last[0] is not found or last[1] != key:
+            shot = shoot(runner.store.tree, found.nodes, runner.timeline, runner.cursor, left=left)
+            last = self._shot = found, key, shot
+        return TreeDrawing(last[2])
+
+    def memories(self) -> ResidencyView:
+        """Return limits and counters of sequences, arena and disk; `residency` is the record behind it."""
+        return ResidencyView(self._residency)
+
+    def restores(self) -> RestoreView:
+        """Return the last plans of a restore, and what the last one did."""
+        conversation = self._conversation
+        if conversation is None:
+            return RestoreView()
+        kinds = tuple(op.kind.value for op in conversation.runner.timeline.ops)
+        plans = {plan.cold: plan for plan in self._plans}
+        return RestoreView(
+            ops=kinds,
+            plan=plans.get(False),
+            cold=plans.get(True),
+            done=self._done,
+            trial=self._trial,
+            chosen_op=self._plans[0].op if self._plans else None,
+            live=False,
+        )
+
+    def cost(
+        self, policy: str | None = None, *, trajectory: Trajectory | str | Path | None = None
+    ) -> PolicyKnobs:
+        """Return what a conversation costs under a policy against full, counted exactly; runs no model.
+
+        Parameters
+        ----------
+        policy
+            As text, such as ``rolling_drop_repos(keep_last=1)``; the profile's by default.
+        trajectory
+            A conversation, or a file of them, of which the first is taken; the live one by default.
+
+        Raises
+        ------
+        NoProgram
+            When there is no live conversation either.
+        PolicyTextError, TrajectoryError
+            When there is no such policy or conversation.
+        """
+        values: dict[str, str] = {}
+        if policy is not None:
+            spec = parse_policy(policy)
+            return self._knobs_of(spec, trajectory)
+        return self._knobs_of(chosen_policy(values, self.desk.profile).spec, trajectory)
+
+    def _knobs_of(self, spec: PolicySpec, trajectory: Trajectory | str | Path | None) -> PolicyKnobs:
+        from nexus_lab.lab.policy_form import PolicyChoice
+
+        engine = self.desk.engine
+        if engine is None:
+            raise NoProgram("no model is loaded, so nothing can be tokenised", next_step="load a model")
+        if isinstance(trajectory, str | Path):
+            trajectory = self._costs.talks(Path(trajectory))[0]
+        recorded = (
+            self._costs.live(self._needed(), self._log, engine)
+            if trajectory is None
+            else self._costs.recorded(engine, trajectory)
+        )
+        choice = PolicyChoice(spec)
+        return PolicyKnobs(
+            choice=choice,
+            profile=self.desk.profile,
+            cost=self._costs.cost(engine, recorded, explicit(spec)),
+            forgetting=self._costs.forgetting(self._conversation),
+            live=False,
+        )
+
+    def front(self, source: CacheSweep | PolicySearch | str | Path) -> ParetoFront:
+        """Return the Pareto front of a replay, of a search, or of what is kept of one.
+
+        Parameters
+        ----------
+        source
+            A result, a result file, or the folder of a replay or a search; a folder has intervals.
+
+        Raises
+        ------
+        ResultsError, SweepError
+            When there are no policies in it.
+        """
+        if isinstance(source, str | Path):
+            path = Path(source).expanduser()
+            return ParetoFront(read_points(path), str(source))
+        return ParetoFront(points_of(source))
+
+    def attention(self, source: AttentionStudy | str | Path) -> AttentionFigure:
+        """Return the figure of an attention study, or of its result file.
+
+        Raises
+        ------
+        ResultsError
+            When there is no attention in it.
+        """
+        if isinstance(source, str | Path):
+            looked, settings = read_looked(Path(source).expanduser())
+        else:
+            looked, settings = looked_of(source.figures), dict(source.settings)
+        return AttentionFigure(
+            looked,
+            model=str(settings.get("model", "")),
+            policy=str(settings.get("policy", "")),
+            path=str(source) if isinstance(source, str | Path) else "",
+        )
+
+    # -- what views ask for -------------------------------------------------------------------------------
+
+    @instant
+    def view(self, name: str, values: dict[str, Any]) -> list[Any]:
+        """Return a drawing that is made from snapshots: ``tree``, ``residency`` or ``restore``."""
+        makers: Mapping[str, Callable[[], Drawing]] = {
+            "tree": lambda: replace(self.tree(), selected=self._selected(_number(values.get("op")))),
+            "residency": self.memories,
+            "restore": lambda: replace(self.restores(), chosen_op=_number(values.get("op")), live=True),
+        }
+        return _drawn(makers, name)
+
+    @job("counting", lane=Lane.SIDE)
+    def study(self, name: str, values: dict[str, Any]) -> list[Any]:
+        """Return a drawing that reads files, or counts: ``policy``, ``front`` or ``attention``."""
+        told = {str(key): str(value) for key, value in values.items()}
+        makers: Mapping[str, Callable[[], Drawing]] = {
+            "policy": lambda: self._costs.knobs(self.desk, self._conversation, self._log, told),
+            "front": lambda: self._front_of(told.get("front", "").strip()),
+            "attention": lambda: self._attention_of(told.get("attention", "").strip()),
+        }
+        return _drawn(makers, name)
+
+    def _front_of(self, path: str) -> ParetoFront:
+        if not path:
+            return ParetoFront(live=True)
+        try:
+            return replace(self.front(path), live=True)
+        except NexusError as error:
+            return ParetoFront(path=path, problem=str(error), live=True)
+
+    def _attention_of(self, path: str) -> AttentionFigure:
+        if not path:
+            return AttentionFigure(live=True)
+        try:
+            return replace(self.attention(path), live=True)
+        except NexusError as error:
+            return AttentionFigure(path=path, problem=str(error), live=True)
+
+    def _selected(self, op: int | None) -> int | None:
+        return None if op is None or self._shot is None else self._shot[2].nodes.get(op)
+
+    # -- jobs ---------------------------------------------------------------------------------------------
+
+    @job("planning a restore")
+    def plan(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Plan the restore of the state behind ``op``, from what is kept and from nothing."""
+        plan = self.plan_restore(_number(values.get("op")))
+        return {"op": plan.op, "tokens": plan.tokens}
+
+    @job("restoring")
+    def restore(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Bring the state behind ``op`` back."""
+        done = self.bring_back(_number(values.get("op")))
+        return {"op": done.op, "computed": done.computed}
+
+    @job("restoring from nothing")
+    def try_restore(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Compute the state behind ``op`` from nothing, at once and step by step, beside the conversation."""
+        trial = self.try_from_nothing(_number(values.get("op")))
+        return {"op": trial.at_once.op, "computed": trial.at_once.computed}
+
+    @job("forgetting for good")
+    def forget(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - the contract of buttons
+        """Prefill what is active anew, so that no row knows of what was dropped."""
+        return {"computed": self.forget_for_good()}
+
+    @instant
+    def use_policy(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the policy of the fields from the next turn on."""
+        told = {str(key): str(value) for key, value in values.items()}
+        text = chosen_policy(told, self.desk.profile).text
+        self.desk.change_profile(**profile_changes({"policy": text}, self.desk.profile))
+        self._redraw()
+        return {"policy": text}
+
+    def plan_restore(self, op: int | None = None) -> RestorePlan:
+        """Return what bringing the state behind `op` back would do now; the last state by default.
+
+        Raises
+        ------
+        NoProgram, ProgramError
+            When there is no conversation, or it has fewer operations.
+        """
+
+        def work() -> RestorePlan:
+            runner, engine = self._needed().runner, self.desk.engine
+            assert engine is not None  # noqa: S101 - there is a conversation
+            at = len(runner.timeline) if op is None else op
+            with engine.turn():
+                found = [plan_restore(runner, at, engine=engine, cold=cold) for cold in (False, True)]
+            self._plans = tuple(found)
+            self._redraw()
+            return found[0]
+
+        return self._on_lane("planning a restore", work)
+
+    def bring_back(self, op: int | None = None) -> RestoreDone:
+        """Go to the state behind `op`, what has to be computed at once; returns what that took."""
+
+        def work() -> RestoreDone:
+            runner = self._needed().runner
+            at = len(runner.timeline) if op is None else op
+            self._went(at, runner.goto(at, at_once=True), at_once=True)
+            self._look()
+            self.changed()
+            assert self._done is not None  # noqa: S101 - set above
+            return self._done
+
+        return self._on_lane("restoring", work)
+
+    def try_from_nothing(self, op: int | None = None) -> ColdTrial:
+        """Compute the state behind `op` from nothing, at once and step by step, on a sequence beside.
+
+        Raises
+        ------
+        ContextFull
+            When the cells beside the conversation are too few.
+        """
+
+        def work() -> ColdTrial:
+            runner, engine = self._needed().runner, self.desk.engine
+            assert engine is not None  # noqa: S101 - there is a conversation
+            at = len(runner.timeline) if op is None else op
+            self._trial = try_cold(engine, runner.timeline.prefix(at))
+            self._look()
+            self._redraw()
+            return self._trial
+
+        return self._on_lane("restoring from nothing", work)
+
+    def forget_for_good(self) -> int:
+        """Prefill what is active anew, from the first dropped token on; returns the tokens that took.
+
+        Dropped tokens are no part of the conversation afterwards. Nothing happens when none are dropped.
+        """
+
+        def work() -> int:
+            conversation = self._needed()
+            conversation.rejoin()
+            if conversation.runner.snapshot.state.active.all():
+                return 0
+            texts = [
+                TextMessage(message.role, message.text, source=place)
+                for place, message in enumerate(conversation.messages)
+            ]
+            result = conversation.rewrite(texts)
+            self._went(len(result.program), result, at_once=False)
+            self._plans = ()
+            self._look()
+            self.changed()
+            return 0 if self._done is None else self._done.computed
+
+        return self._on_lane("forgetting for good", work)
+
+    # -- within -------------------------------------------------------------------------------------------
+
+    @property
+    def _conversation(self) -> Conversation | None:
+        agent = self.desk.agent
+        return agent.live if agent is not None else None
+
+    def _needed(self) -> Conversation:
+        conversation = self._conversation
+        if conversation is None:
+            raise NoProgram("there is no cache program yet", next_step="ask something under Agent")
+        return conversation
+
+    def _on_lane(self, label: str, work: Callable[[], T]) -> T:
+        """Run on the engine's lane, and wait for it when called from elsewhere."""
+        driver = self.desk.driver
+        return work() if driver.is_mine else driver.submit(label, work).get()
+
+    def _look(self) -> None:
+        """Take note of where rows are; in the thread that works with them."""
+        conversation = self._conversation
+        if conversation is not None:
+            self._residency = conversation.runner.residency()
+            self._drawn += 1
+
+    def _went(self, op: int, result: RunResult, *, at_once: bool) -> None:
+        """Keep what bringing a state back did."""
+        self._done = did(op, result, at_once=at_once)
+
+    def _redraw(self) -> None:
+        """Say that drawings are other ones now."""
+        self._drawn += 1
+        self.changed()
+
+    def _forget_drawings(self) -> None:
+        """Forget what was drawn of an engine that is gone."""
+        self._costs = CostBook()
+        self._residency, self._shot, self._left = None, None, ()
+        self._plans, self._done, self._trial = (), None, None
+        self._drawn += 1
+
+
+def _drawn(makers: Mapping[str, Callable[[], Drawing]], name: str) -> list[Any]:
+    maker = makers.get(name)
+    if maker is None:
+        raise BadRequest(f"there is no drawing {name!r}", next_step=f"ask for {', '.join(makers)}")
+    return wire_of(maker().element())
+
+
+def _number(value: object) -> int | None:
+    """Return a field's whole number; ``None`` where it is empty or none."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
