@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,7 @@ class RemoteAgent(TurnLoop):
         self._asker = Asker(endpoint, self.emitter)
         self._calls = RemoteCalls(self._asker, self.emitter)
         self._said: list[Said] = []
+        self._turn = threading.Lock()
 
     @property
     def declines(self) -> Mapping[str, Decline]:
@@ -164,18 +166,19 @@ class RemoteAgent(TurnLoop):
 
     @contextmanager
     def _begun(self, turn: Turn) -> Iterator[None]:
-        self._asker.begin()
-        self._check_stopped()
-        before = len(self._said)
-        if not before and self.system:
-            self._said.append(Said(role="system", text=self.system))
-        try:
-            yield
-        except BaseException:
-            del self._said[before:]
-            raise
-        finally:
-            self._count(turn)
+        with self._turn:
+            self._asker.begin()
+            self._check_stopped()
+            before = len(self._said)
+            if not before and self.system:
+                self._said.append(Said(role="system", text=self.system))
+            try:
+                yield
+            except BaseException:
+                del self._said[before:]
+                raise
+            finally:
+                self._count(turn)
 
     def _count(self, turn: Turn) -> None:
         """Take the tokens of the turn from what the endpoint said, also of a turn that failed later."""

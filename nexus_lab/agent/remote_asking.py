@@ -29,18 +29,26 @@ __all__ = ["Asker", "CallForm", "Offers"]
 class CallForm(StrEnum):
     """How an endpoint is brought to write a call, best first.
 
-    ``tools``: a tool that the model is made to call; ``json_schema``: an answer under the schema; ``plain``:
-    the prompt asks for JSON. The arguments are checked in each.
+    ``tools``: one tool, and a call is required; ``named_tool``: the same, with the tool named, which older
+    vLLM and llama-cpp-python take and llama-server does not; ``json_schema``: an answer under the schema;
+    ``plain``: the prompt asks for JSON. The arguments are checked in each.
     """
 
     TOOLS = "tools"
+    NAMED = "named_tool"
     SCHEMA = "json_schema"
     PLAIN = "plain"
 
     @property
+    def has_tools(self) -> bool:
+        """Whether calls and their results are messages of their own."""
+        return self in (CallForm.TOOLS, CallForm.NAMED)
+
+    @property
     def next(self) -> CallForm:
         """The form that takes less of an endpoint."""
-        return CallForm.SCHEMA if self is CallForm.TOOLS else CallForm.PLAIN
+        forms = list(CallForm)
+        return forms[min(forms.index(self) + 1, len(forms) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,15 @@ _PARAMETERS = {
     "seed": re.compile(r"\bseed\b", re.IGNORECASE),
     "temperature": re.compile(r"\btemperature\b", re.IGNORECASE),
 }
+_CHOICE = re.compile(r"tool_choice(?! param requires)|\brequired\b")
+_TOOL_WORDS = re.compile(r"\btools?\b|tool[_ ]?(?:call|choice|use)|function|jinja", re.IGNORECASE)
 _FORM_WORDS = {
-    CallForm.TOOLS: re.compile(r"\btools?\b|tool[_ ]?(?:call|choice|use)|function|jinja", re.IGNORECASE),
+    CallForm.TOOLS: _TOOL_WORDS,
+    CallForm.NAMED: _TOOL_WORDS,
     CallForm.SCHEMA: re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE),
 }
 _INSTEAD = {
-    CallForm.TOOLS: "a tool that the model is made to call",
+    CallForm.NAMED: "the tool is named (tool_choice)",
     CallForm.SCHEMA: "an answer under the schema (response_format)",
     CallForm.PLAIN: "the prompt asks for JSON, which is checked",
 }
@@ -222,14 +233,17 @@ def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Off
                 return replace(offers, refused=offers.refused | {name})
     words = _FORM_WORDS.get(offers.form)
     if _uses(offers.form, body) and words is not None and (rejected or words.search(error.said)):
-        return replace(offers, form=offers.form.next)
+        form = offers.form.next
+        if form is CallForm.NAMED and not _CHOICE.search(error.said):
+            form = CallForm.SCHEMA  # one that takes no tools takes none by name either
+        return replace(offers, form=form)
     if rejected and "stream_options" in body:
         return replace(offers, refused=offers.refused | {"stream_options"})
     return None
 
 
 def _uses(form: CallForm, body: Mapping[str, Any]) -> bool:
-    if form is CallForm.TOOLS:
+    if form.has_tools:
         return "tools" in body or any(message["role"] == "tool" for message in body["messages"])
     return form is CallForm.SCHEMA and "response_format" in body
 

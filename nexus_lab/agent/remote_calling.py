@@ -79,8 +79,7 @@ class Said:
 
 def rendered(said: Sequence[Said], form: CallForm) -> list[dict[str, Any]]:
     """Return the messages as an endpoint takes them; calls and results as text where it has no tools."""
-    as_tools = form is CallForm.TOOLS
-    return [_as_tools(one) if one.tool and as_tools else _as_text(one) for one in said]
+    return [_as_tools(one) if one.tool and form.has_tools else _as_text(one) for one in said]
 
 
 def _as_tools(one: Said) -> dict[str, Any]:
@@ -233,7 +232,7 @@ class RemoteCalls:
             problem = NotJson(f"the endpoint called {shown!r}", next_step=f"call {wanted.name}")
             return reply.arguments or "", None, problem
         text = _json_in(spoken(reply.text)) if reply.arguments is None else reply.arguments or "{}"
-        if (form is CallForm.TOOLS and reply.called is None) or (
+        if (form.has_tools and reply.called is None) or (
             form is CallForm.SCHEMA and not wanted.holds(text, cut=reply.stop_reason == "length")
         ):
             self._asker.ignored()
@@ -269,11 +268,12 @@ class _Wanted:
         self, said: Sequence[Said], form: CallForm, more: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return the messages, and what asks for the call."""
-        text = self.request if form is CallForm.TOOLS else self._prompt()
+        text = self.request if form.has_tools else self._prompt()
         body: dict[str, Any] = {"messages": [*rendered(said, form), {"role": "user", "content": text}, *more]}
-        if form is CallForm.TOOLS:
+        if form.has_tools:
+            named = {"type": "function", "function": {"name": self.name}}
             body["tools"] = [{"type": "function", "function": self._function()}]
-            body["tool_choice"] = {"type": "function", "function": {"name": self.name}}
+            body["tool_choice"] = named if form is CallForm.NAMED else "required"
         elif form is CallForm.SCHEMA:
             body["response_format"] = {
                 "type": "json_schema",

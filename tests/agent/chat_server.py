@@ -102,6 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         refusals = {
             "no_tools": ("tools" in body or called, 400, "tools are not supported by this model"),
             "no_jinja": ("tools" in body or called, 500, "tools param requires --jinja flag"),
+            "no_required": (body.get("tool_choice") == "required", 400, "tool_choice must be auto or named"),
             "mute_tools": ("tools" in body or called, 422, "unprocessable"),
             "no_schema": ("response_format" in body, 400, "response_format is not supported"),
             "no_options": ("stream_options" in body, 400, "unknown field stream_options"),
@@ -116,12 +117,16 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def answer(self, body, flaws):
-        tools = [] if "ignores_tools" in flaws else body.get("tools", [])
+        ignored = "ignores_tools" in flaws or (
+            "ignores_required" in flaws and body.get("tool_choice") == "required"
+        )
+        tools = [] if ignored else body.get("tools", [])
         form = None if "ignores_schema" in flaws else body.get("response_format")
         schema = form["json_schema"]["schema"] if form else None
         name = None
         if tools:
-            name = body["tool_choice"]["function"]["name"]
+            choice = body["tool_choice"]
+            name = tools[0]["function"]["name"] if choice == "required" else choice["function"]["name"]
             function = next(tool["function"] for tool in tools if tool["function"]["name"] == name)
             schema = function["parameters"]
         stream = body.get("stream", False) and "no_stream" not in flaws

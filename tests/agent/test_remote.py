@@ -155,7 +155,7 @@ def test_the_routed_tool_alone_is_shown_under_the_narrowed_schema(make_remote, c
         "additionalProperties": False,
     }
     assert tool["function"]["description"].startswith("echo(")
-    assert body["tool_choice"] == {"type": "function", "function": {"name": "echo"}}
+    assert body["tool_choice"] == "required"
 
 
 def test_the_signature_costs_less_than_the_full_schema(make_remote):
@@ -171,6 +171,8 @@ def test_the_signature_costs_less_than_the_full_schema(make_remote):
         ("smol+no_tools", ["endpoint_refuses_tools"], "json_schema"),
         ("smol+no_jinja", ["endpoint_refuses_tools"], "json_schema"),
         ("smol+mute_tools", ["endpoint_refuses_tools"], "json_schema"),
+        ("smol+no_required", ["endpoint_refuses_tools"], "named_tool"),
+        ("smol+ignores_required", ["endpoint_ignores_tools"], "named_tool"),
         ("smol+no_stream", [], "tools"),
         ("smol+no_options", ["endpoint_refuses_stream_options"], "tools"),
         ("smol+no_seed", ["endpoint_refuses_seed"], "tools"),
@@ -215,12 +217,13 @@ def test_without_any_help_the_call_is_found_in_the_text(make_remote, chat, said)
 @pytest.mark.parametrize("flaw", ["smol+ignores_tools", "smol+ignores_tools+ignores_schema"])
 def test_an_endpoint_that_ignores_what_it_is_asked_is_asked_otherwise(make_remote, chat, flaw):
     listener = Listener()
-    chat.script({"text": "I would rather chat."}, {"text": "Would you?"}, {"text": RIGHT})
+    chat.script(*[{"text": "I would rather chat."}] * 2, {"text": "Would you?"}, {"text": RIGHT})
     agent = make_remote(flaw, observers=[listener])
     turn = agent.ask(HELLO)
     assert turn.arguments == json.loads(RIGHT)
     assert [code for code in listener.declined() if code.startswith("endpoint")] == [
         "endpoint_ignores_tools",
+        "endpoint_ignores_named_tool",
         "endpoint_ignores_json_schema",
     ]
     assert agent.offers.form == "plain"
