@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.bench.attention import ROLES
@@ -13,10 +14,10 @@ from nexus_lab.trace.text import count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     import polars as pl
 
+    from nexus_lab.bench import AttentionStudy
     from nexus_lab.bench.base import Result
     from nexus_lab.lab.drawing import Element
 
@@ -125,6 +126,27 @@ class AttentionFigure(Drawing):
     path: str = ""
     problem: str = ""
     live: bool = False
+
+    @classmethod
+    def of(cls, source: AttentionStudy | str | Path) -> AttentionFigure:
+        """Return the figure of a study, or of its result file.
+
+        Raises
+        ------
+        ResultsError
+            When there is no attention in it.
+        """
+        path = isinstance(source, str | Path)
+        if isinstance(source, str | Path):
+            looked, settings = read_looked(Path(source).expanduser())
+        else:
+            looked, settings = looked_of(source.figures), dict(source.settings)
+        return cls(
+            looked,
+            model=str(settings.get("model", "")),
+            policy=str(settings.get("policy", "")),
+            path=str(source) if path else "",
+        )
 
     # -- drawn --------------------------------------------------------------------------------------------
 

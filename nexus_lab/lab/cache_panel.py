@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nexus_lab.agent import Event, Turn
     from nexus_lab.cache import CacheProgram, CacheState, Residency
     from nexus_lab.lab.desk import Desk
-    from nexus_lab.lab.policy_knobs import PolicyKnobs
 
 __all__ = ["TOKEN_STATES", "CachePanel", "CachePosition", "NoProgram"]
 
@@ -345,10 +344,7 @@ class CachePanel(CacheWork):
 
         conversation = self._conversation
         state = conversation.runner.snapshot.state if conversation is not None else None
-        parts = (
-            [self.tree(), self.memories(), self.restores(), *self._cost_shown()] if state is not None else []
-        )
-        return cache_fragment({**self.part(), "ops": self.ops}, state, parts)
+        return cache_fragment({**self.part(), "ops": self.ops}, state, self.drawings)
 
     def __repr__(self) -> str:
         here = self.cursor
@@ -376,13 +372,6 @@ class CachePanel(CacheWork):
         self._memory = Memory(
             runner.pool.listing(), found.counters["l0_n_slots"], runner.seq, tuple(found.counters.items())
         )
-
-    def _cost_shown(self) -> tuple[PolicyKnobs, ...]:
-        """Return the cost of the profile's policy, where it can be counted."""
-        try:
-            return (self.cost(),)
-        except NexusError:
-            return ()
 
     def _policy_ahead(self) -> str:
         profile = self.desk.profile

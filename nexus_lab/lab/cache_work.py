@@ -6,20 +6,20 @@ to run the model, or touches its context, is a job that leaves its outcome behin
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nexus_lab.cache import TextMessage
 from nexus_lab.errors import NexusError
-from nexus_lab.lab.attention_figure import AttentionFigure, looked_of, read_looked
+from nexus_lab.lab.attention_figure import AttentionFigure
 from nexus_lab.lab.cache_costs import CostBook
 from nexus_lab.lab.drawing import wire_of
 from nexus_lab.lab.fork import TurnLog, profile_changes
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.pareto import ParetoFront
-from nexus_lab.lab.pareto_points import points_of, read_points
-from nexus_lab.lab.policy_form import chosen_policy, explicit
+from nexus_lab.lab.policy_form import PolicyChoice, chosen_policy, explicit
 from nexus_lab.lab.policy_knobs import PolicyKnobs
 from nexus_lab.lab.residency_view import ResidencyView
 from nexus_lab.lab.restore_plan import did, plan_restore, try_cold
@@ -65,6 +65,8 @@ class CacheWork(Panel):
         self._plans: tuple[RestorePlan, ...] = ()
         self._done: RestoreDone | None = None
         self._trial: ColdTrial | None = None
+        self._front: ParetoFront | None = None
+        self._attention: AttentionFigure | None = None
         self._drawn = 0
 
     # -- drawings -----------------------------------------------------------------------------------------
@@ -121,15 +123,10 @@ class CacheWork(Panel):
         PolicyTextError, TrajectoryError
             When there is no such policy or conversation.
         """
-        values: dict[str, str] = {}
-        if policy is not None:
-            spec = parse_policy(policy)
-            return self._knobs_of(spec, trajectory)
-        return self._knobs_of(chosen_policy(values, self.desk.profile).spec, trajectory)
+        own = chosen_policy({}, self.desk.profile).spec
+        return self._knobs_of(own if policy is None else parse_policy(policy), trajectory)
 
     def _knobs_of(self, spec: PolicySpec, trajectory: Trajectory | str | Path | None) -> PolicyKnobs:
-        from nexus_lab.lab.policy_form import PolicyChoice
-
         engine = self.desk.engine
         if engine is None:
             raise NoProgram("no model is loaded, so nothing can be tokenised", next_step="load a model")
@@ -150,41 +147,24 @@ class CacheWork(Panel):
         )
 
     def front(self, source: CacheSweep | PolicySearch | str | Path) -> ParetoFront:
-        """Return the Pareto front of a replay, of a search, or of what is kept of one.
-
-        Parameters
-        ----------
-        source
-            A result, a result file, or the folder of a replay or a search; a folder has intervals.
-
-        Raises
-        ------
-        ResultsError, SweepError
-            When there are no policies in it.
-        """
-        if isinstance(source, str | Path):
-            path = Path(source).expanduser()
-            return ParetoFront(read_points(path), str(source))
-        return ParetoFront(points_of(source))
+        """Return the Pareto front of a replay or a search; see `ParetoFront.of`."""
+        self._front = ParetoFront.of(source)
+        return self._front
 
     def attention(self, source: AttentionStudy | str | Path) -> AttentionFigure:
-        """Return the figure of an attention study, or of its result file.
+        """Return the figure of an attention study; see `AttentionFigure.of`."""
+        self._attention = AttentionFigure.of(source)
+        return self._attention
 
-        Raises
-        ------
-        ResultsError
-            When there is no attention in it.
-        """
-        if isinstance(source, str | Path):
-            looked, settings = read_looked(Path(source).expanduser())
-        else:
-            looked, settings = looked_of(source.figures), dict(source.settings)
-        return AttentionFigure(
-            looked,
-            model=str(settings.get("model", "")),
-            policy=str(settings.get("policy", "")),
-            path=str(source) if isinstance(source, str | Path) else "",
-        )
+    @property
+    def drawings(self) -> tuple[Drawing, ...]:
+        """What there is to draw now, as a page has it."""
+        found: list[Drawing] = []
+        if self._residency is not None and self._conversation is not None:
+            found += [self.tree(), self.memories(), self.restores()]
+            with suppress(NexusError):  # a policy that cannot be made, or counted ahead
+                found.append(self.cost())
+        return (*found, *(item for item in (self._front, self._attention) if item is not None))
 
     # -- what views ask for -------------------------------------------------------------------------------
 

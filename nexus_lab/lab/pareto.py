@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.lab.axes import axes, axis_for
 from nexus_lab.lab.drawing import Drawing, aligned, el, note, table
+from nexus_lab.lab.pareto_points import points_of, read_points
 from nexus_lab.lab.policy_form import OFFERED
 from nexus_lab.policy_text import PolicyTextError, parse_policy
 from nexus_lab.trace.text import count, number
@@ -15,6 +17,7 @@ from nexus_lab.trace.text import count, number
 if TYPE_CHECKING:
     import polars as pl
 
+    from nexus_lab.bench import CacheSweep, PolicySearch
     from nexus_lab.lab.axes import Axis
     from nexus_lab.lab.drawing import Child, Element
     from nexus_lab.lab.pareto_points import PolicyPoint
@@ -45,6 +48,24 @@ class ParetoFront(Drawing):
     path: str = ""
     problem: str = ""
     live: bool = False
+
+    @classmethod
+    def of(cls, source: CacheSweep | PolicySearch | str | Path) -> ParetoFront:
+        """Return the front of a replay, of a search, or of what is kept of one.
+
+        Parameters
+        ----------
+        source
+            A result, a result file, or the folder of a replay or a search; a folder has intervals.
+
+        Raises
+        ------
+        ResultsError, SweepError
+            When there are no policies in it.
+        """
+        if isinstance(source, str | Path):
+            return cls(read_points(Path(source).expanduser()), str(source))
+        return cls(points_of(source))
 
     @property
     def front(self) -> tuple[PolicyPoint, ...]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, el, op_mark, pattern, table
+from nexus_lab.lab.tree_shot import shoot
 from nexus_lab.trace.text import count, plural
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from nexus_lab.cache import ProgramRunner
     from nexus_lab.lab.drawing import Element
     from nexus_lab.lab.tree_shot import Branch, TreeShot
 
@@ -101,6 +103,12 @@ class TreeDrawing(Drawing):
     shot: TreeShot
     selected: int | None = None
     most: int = _MOST
+
+    @classmethod
+    def of(cls, runner: ProgramRunner) -> TreeDrawing:
+        """Return the tree of a runner and of all that share its store; takes the engine's turn."""
+        nodes = runner.residency().nodes
+        return cls(shoot(runner.store.tree, nodes, runner.timeline, runner.cursor, name="this program"))
 
     # -- drawn --------------------------------------------------------------------------------------------
 
