@@ -287,6 +287,9 @@ def test_what_needs_the_cache_is_declined_and_stands_in_the_record(make_remote, 
     declined = events.filter(events["status"] == "declined")["attributes"].to_list()
     codes = {json.loads(one)["code"] for one in declined}
     assert codes == {"remote_no_splice", "remote_no_logits", "remote_no_cache_ops", "remote_no_grammar"}
+    report = export(session, "html", tmp_path / "s.html").read_text()
+    assert "an endpoint takes text alone" in report
+    assert "KV cache is its own" in report
     with pytest.raises(RemoteUnavailable) as caught:
         agent.compile_block("echo")
     assert caught.value.decline.code == "remote_no_splice"
@@ -316,6 +319,9 @@ def test_the_record_and_its_exports_are_those_of_any_session(make_remote, tmp_pa
     assert json.loads(row["settings"])["endpoint"] == agent.endpoint.url
     files = [export(session, target, tmp_path / target.value) for target in Target]
     assert len(files) == len(Target)
+    otlp = (tmp_path / "otlp").read_text()
+    assert '"openai_compatible"' in otlp
+    assert agent.endpoint.url in otlp
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(everything) > 5
     assert not [path for path in everything if b"sesame-open-up" in path.read_bytes()]
