@@ -75,7 +75,7 @@ class EventKind(StrEnum):
     ``retrieval``   ``registry``, ``top_k``, ``kernel``; contents ``query``
     ``generate``    ``model``, ``input_tokens``, ``cached_tokens``, ``output_tokens`` (or ``tokens``),
                     ``ttft_s``, ``stop_reason``, ``temperature``, ``top_p``, ``top_k``, ``seed``,
-                    ``max_tokens``; contents ``prompt``, ``text``
+                    ``max_tokens``, ``provider``; contents ``prompt``, ``text``
     ``arguments``   ``schema_mode``, ``attempt``, ``violations``; contents ``text``
     ``tool``        ``tool`` (else its name), ``server``, ``call_id``, ``bytes``, ``is_error``,
                     ``truncated``; contents ``arguments``, ``result``

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import queue
 import threading
@@ -45,6 +46,7 @@ _ANSWER_BYTES = 16_000_000
 _OK = 200
 _STREAM = "text/event-stream"
 _PATH = "/chat/completions"
+_SECRET = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
 
 Tell = Callable[[Kind, str], None]
 
@@ -109,13 +111,15 @@ class Endpoint:
         _check_address(self.url)
         if not self.model.strip():
             raise EndpointUnusable("the endpoint's model has no name", next_step="name one")
-        if self.key_variable is not None:
-            if not self.is_private:
-                raise EndpointUnusable(
-                    f"{self.url} is plain http, over which anybody on the way could read the key",
-                    next_step="use https, or an endpoint of this machine, or no key",
-                )
-            self._key()
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise EndpointUnusable(f"timeout_s = {self.timeout_s!r}", next_step="choose seconds above 0")
+        secret = self.key_variable is not None or any(name.lower() in _SECRET for name in self.headers)
+        if secret and not self.is_private:
+            raise EndpointUnusable(
+                f"{self.url} is plain http, over which anybody on the way could read the key",
+                next_step="use https, or an endpoint of this machine, or no key",
+            )
+        self._key()
 
     @property
     def is_loopback(self) -> bool:

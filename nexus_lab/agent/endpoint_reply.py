@@ -85,7 +85,8 @@ class Assembly:
         self._first: float | None = None
         self._pieces: dict[Kind, list[str]] = {kind: [] for kind in Kind}
         self._called: list[str] = []
-        self._call: int | None = None
+        self._first_call: tuple[Any, Any] | None = None
+        self._at: tuple[Any, Any] = (None, None)
         self._has_call = self._heard = self._ended = False
         self._stop_reason = ""
         self._usage = Usage()
@@ -159,15 +160,19 @@ class Assembly:
 
     def _hear_call(self, call: Mapping[str, Any], index: Any) -> None:
         """Take in a piece of a call; one was asked for, so that any beside the first are left."""
-        self._call = index if self._call is None else self._call
-        if index != self._call:
+        # Not every server counts them, nor repeats the id; a piece without either goes on with the last.
+        which = (index, call.get("id") or self._at[1])
+        self._first_call = self._first_call or which
+        self._at = which
+        if which[0] != self._first_call[0] or (self._first_call[1] and which[1] != self._first_call[1]):
             return
         self._has_call = True
         function = call.get("function") or {}
-        if function.get("name"):
-            self._called.append(str(function["name"]))
+        name = str(function.get("name") or "")
+        if name != "".join(self._called):  # some repeat it with each piece
+            self._called.append(name)
         arguments = function.get("arguments")
-        # Some servers give the object in place of its text.
+        # Some give the object in place of its text.
         self._hear(Kind.ARGUMENTS, json.dumps(arguments) if isinstance(arguments, dict) else arguments)
 
     def _hear(self, kind: Kind, said: Any) -> None:

@@ -74,7 +74,8 @@ class RemoteAgent(TurnLoop):
     Routing, grounding, approval and the record are those of `Agent`. What needs the model's cache, its
     tokens or its logits is declined, with a reason in the record; see `declines`. The routed tool alone is
     shown to the model, and a call that the conversation settles is not asked for, so that most of the prompt
-    tokens of a large registry are saved; the record has them as the endpoint counts them.
+    tokens of a large registry are saved; the record has them as the endpoint counts them. No endpoint tells
+    how far its prefill is, so that the `on_progress` of `ask` is not called.
 
     Parameters
     ----------

@@ -244,7 +244,8 @@ class TurnRow:
     ttft_s
         Seconds from the request to the first generated token, shadow runs excluded.
     prompt_tokens, reused_tokens, generated_tokens
-        Tokens in the context, those of them taken from the cache or spliced, and those generated.
+        Tokens in the context, those of them taken from the cache or spliced, and those generated; of a turn
+        on an endpoint the sums over its requests, as it counts them.
     times_ms
         Milliseconds by stage, in the order they ran.
     settings

@@ -61,7 +61,9 @@ class Turn:
     ttft_s
         Seconds from the request to the first generated token. Shadow runs come later and are not in it.
     prompt_tokens, reused_tokens, generated_tokens
-        Active tokens at the end, those of this turn that were copied or spliced, and those generated.
+        Active tokens at the end, those of this turn that were copied or spliced, and those generated. Of a
+        turn on an endpoint: all that it read for the turn, what of it came from its own cache, and what it
+        generated, as it counts them; ``None`` for the first where it does not.
     times_ms
         Milliseconds by stage, in the order they ran.
     problem

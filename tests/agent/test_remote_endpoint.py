@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -159,6 +160,38 @@ def test_a_call_may_come_as_an_object_and_a_text_in_parts():
     reply = assembly.reply("h")
     assert (reply.text.rstrip("\ufffd"), reply.called, reply.arguments) == ("ab", "f", '{"x": 1}')
     assert (reply.usage.prompt, reply.usage.generated) == (None, 2)
+
+
+PARALLEL = [
+    # By index, as OpenAI does it; by id alone; the name with each piece.
+    [(0, "a", "f", '{"x"'), (0, None, None, ": 1}"), (1, "b", "g", '{"y": 2}'), (1, None, None, "")],
+    [(None, "a", "f", '{"x": 1}'), (None, "b", "g", '{"y": 2}')],
+    [(0, "a", "f", '{"x"'), (0, "a", "f", ": 1}")],
+    [(None, None, "f", '{"x"'), (None, None, None, ": 1}")],
+]
+
+
+@pytest.mark.parametrize("pieces", PARALLEL)
+def test_of_several_calls_the_first_counts(pieces):
+    assembly = Assembly(lambda *_piece: None, began=0.0)
+    for index, name, function, arguments in pieces:
+        call = {"id": name, "function": {"name": function, "arguments": arguments}}
+        call |= {} if index is None else {"index": index}
+        assembly.take(json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}), "h")
+    assembly.finish()
+    assert (assembly.reply("h").called, assembly.reply("h").arguments) == ("f", '{"x": 1}')
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_a_wait_that_is_none_is_refused(seconds):
+    with pytest.raises(EndpointUnusable, match="timeout_s"):
+        Endpoint("http://localhost:1/v1", "m", timeout_s=seconds)
+
+
+def test_a_key_in_a_header_is_no_less_secret():
+    with pytest.raises(EndpointUnusable, match="plain http"):
+        Endpoint("http://example.org/v1", "m", headers={"Api-Key": SECRET})
+    assert SECRET not in repr(Endpoint("https://example.org/v1", "m", headers={"Api-Key": SECRET}))
 
 
 @pytest.mark.model
