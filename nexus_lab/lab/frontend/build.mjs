@@ -13,8 +13,8 @@ const INTERNAL = `
   onPick onCheck onEnter onStep onMove onDone onRun onRerun budgetKind ownColours stoppable
   nextBreakpoint wantPieces openKeys setTau primary quiet tight flush peek layer layers head heads
   options chosen wrap keep told fault shares nPast tall wide endInk tile onChoose onMeasure onCapture
-  onDecision onAccent rBase topK meanMs inputRef buttonRef arrived rank picked branch panel states
-  positions frame selected onSelect pending alive nCtx rowHeight onClosed trunk late wash Panel plan goTo
+  onDecision onAccent rBase topK meanMs inputRef buttonRef arrived rank picked panel states
+  positions frame selected onSelect pending alive nCtx rowHeight onClosed late wash Panel plan goTo
 `;
 /** Attributes of elements, which `src/jsx.ts` gives their full names again. */
 const ATTRIBUTES = `class disabled onClick onInput onKeyDown placeholder role scope tabIndex title`;

@@ -87,7 +87,7 @@ export function afterFrame(callback: () => void): void {
 
 /** Requests that keep the engine or a server busy, so that Stop lights up before the bar has heard of them. */
 const HOLDING =
-  /^(models\.(load|unload|measure)|registry\.(load_file|load_text|start|connect|retry)|routing\.route|cache\.(goto|next_breakpoint|fork)|splice\.run|agent\.ask|session\.replay)$/;
+  /^(models\.(load|unload|measure)|registry\.(load_file|load_text|start|connect|retry)|routing\.route|cache\.(goto|next_breakpoint|fork|restore|try_restore|forget)|splice\.run|agent\.ask|session\.replay)$/;
 
 /** A part with those items of its lists that the view has had before. */
 function joined(had: unknown, part: unknown, kept: Record<string, KeptItems>): unknown {

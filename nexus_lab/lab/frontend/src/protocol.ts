@@ -284,7 +284,12 @@ export interface CachePart {
   fork_points: { said: number; end: number }[];
   /** Name that the next fork gets; absent where it is not known beforehand. */
   next_run?: string | null;
+  /** Changes whenever drawings of the cache may be other ones. */
+  drawn: number;
 }
+
+/** An element that the kernel has drawn: its tag, its attributes, and what is in it; or a text. */
+export type DrawnNode = string | [tag: string, attributes: Record<string, string | true>, ...inside: DrawnNode[]];
 
 /** Reply of `cache.fork`: how much of the old run is computed again, behind how many shared ops, and in words. */
 export interface ForkReply {
@@ -305,7 +310,9 @@ export const TOKEN_STATES = ["computed", "spliced", "repaired", "dropped"] as co
 /** Methods: `cache.goto {n}`, `cache.next_breakpoint {}`, `cache.state {}` -> CacheStateReply,
  * `cache.pieces {start, stop}` -> {pieces: string[]}, `cache.set_breakpoints {...}`,
  * `cache.fork {at, settings}` -> ForkReply; the turns that are asked again come after it. `cache.goto` and
- * `cache.next_breakpoint` reply {cursor, of, stops}, and so do `cache.back {}` and `cache.forward {}`. */
+ * `cache.next_breakpoint` reply {cursor, of, stops}, and so do `cache.back {}` and `cache.forward {}`.
+ * `cache.view {name, values}` and `cache.study {name, values}` -> DrawnNode; buttons in drawings ask for
+ * `cache.plan`, `cache.restore`, `cache.try_restore`, `cache.forget` and `cache.use_policy`, all {values}. */
 
 // -- splice ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { layoutTree, trunkColumns } from "../src/panels/cache/tree_layout";
 import { openStepper } from "../src/panels/cache/stepper";
 import { openTokens, readStates } from "../src/panels/cache/tokens_source";
 import { centreFor } from "../src/panels/cache/centre";
@@ -141,6 +140,57 @@ describe("Cache panel", () => {
   });
 });
 
+describe("drawings of the kernel", () => {
+  const node = (name: string) => root.querySelector<SVGElement>(`[aria-label="node of ${name}"]`)!;
+
+  it("are drawn as elements, and text in them stays text", async () => {
+    await show(fakeKernel());
+    expect(root.querySelectorAll(".drawings > .box")).toHaveLength(6);
+    expect(root.querySelector("#told-tree")?.textContent).toBe("tree with {} <b>");
+    const rect = node("tree").querySelector("rect")!;
+    expect([rect.namespaceURI, rect.getAttribute("x"), rect.getAttribute("d")]).toEqual(["http://www.w3.org/2000/svg", "1", "2"]);
+    expect(field(root, /field of policy/).value).toBe("trim");
+  });
+
+  it("are asked again when the cache has changed, and not for every part", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    const before = kernel.asked("cache.view").length;
+    kernel.push({ cache: { ...cachePart(), cells_used: 1 } });
+    await settled();
+    expect(kernel.asked("cache.view")).toHaveLength(before);
+    kernel.push({ cache: { ...cachePart(), drawn: 2 } });
+    await settled();
+    expect(kernel.asked("cache.view")).toHaveLength(before + 3);
+  });
+
+  it("share the values of their fields, and keep the focus", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    const select = field(root, /field of policy/);
+    select.focus();
+    await choose(select as unknown as HTMLSelectElement, "full");
+    await settled();
+    await click(field(root, /switch of policy/));
+    await settled();
+    expect(kernel.asked("cache.study").at(-1)).toMatchObject({ values: { policy: "full", repos: "" } });
+    expect(root.querySelector("#told-tree")?.textContent).toBe('tree with {"policy":"full","repos":""} <b>');
+    expect(document.activeElement).toBe(field(root, /field of policy/));
+  });
+
+  it("ask for what their buttons name, by key as well", async () => {
+    const kernel = fakeKernel();
+    await show(kernel);
+    await press(node("tree"), "Enter");
+    await settled();
+    expect(kernel.asked("cache.plan")).toEqual([{ values: { op: "4" } }]);
+    await click(button(root, "restore in restore"));
+    await settled();
+    expect(kernel.asked("cache.restore")).toEqual([{ values: { op: "4" } }]);
+    expect(kernel.asked("cache.goto")).toHaveLength(0);
+  });
+});
+
 describe("stepping", () => {
   it("sends only the newest of many steps while the kernel is at work", async () => {
     const kernel = fakeKernel();
@@ -235,18 +285,5 @@ describe("layout of the cache panel", () => {
   it("gives a full cell that holds the longest sequence", () => {
     expect(fullCell(cachePart().slots)).toBe(2048);
     expect(fullCell([])).toBe(256);
-  });
-  it("shortens a long trunk and keeps cursor, ends and forks", () => {
-    const columns = trunkColumns(1000, [4, 500], 14);
-    const ops = columns.flatMap((column) => ("op" in column ? [column.op] : []));
-    expect(columns.length).toBeLessThanOrEqual(14);
-    for (const op of [1, 4, 500, 1000]) expect(ops).toContain(op);
-    const all = columns.reduce((sum, column) => sum + ("op" in column ? 1 : column.gap), 0);
-    expect(all).toBe(1000);
-  });
-  it("hangs a fork under the op it leaves from", () => {
-    const { trunk, branches } = layoutTree(cachePart(), 9, 12);
-    expect(trunk).toHaveLength(10);
-    expect(branches[0]).toMatchObject({ column: 3, label: "r-012", more: 0 });
   });
 });

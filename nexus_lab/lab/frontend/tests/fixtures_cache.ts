@@ -7,6 +7,7 @@ import type {
   BarPart,
   CachePart,
   CacheStateReply,
+  DrawnNode,
   FrameReply,
   FrameRequest,
   OpCell,
@@ -178,6 +179,7 @@ export function cachePart(cursor = 9): CachePart {
     policies: ["rolling_drop_repos", "rolling_drop", "full", "drop_reasoning"],
     fork_points: [{ said: 0, end: 1 }, { said: 4, end: 5 }],
     next_run: "r-015",
+    drawn: 1,
   };
 }
 
@@ -379,6 +381,20 @@ export interface FakeKernel {
   release(method: string, index?: number): void;
 }
 
+/** A drawing that says what it was asked with, and has a field and buttons of every kind. */
+function drawnStory({ name, values }: Record<string, unknown>): DrawnNode {
+  const told = (values as Record<string, string>) ?? {};
+  return [
+    "div",
+    { class: "dr" },
+    ["p", { id: `told-${String(name)}` }, `${String(name)} with ${JSON.stringify(told)} <b>`],
+    ["label", { class: "f" }, ["span", {}, `field of ${String(name)}`], ["select", { name: "policy" }, ["option", { value: "full" }, "full"], ["option", { value: "trim", selected: true }, "trim"]]],
+    ["label", { class: "c" }, ["input", { type: "checkbox", name: "repos", checked: true }], `switch of ${String(name)}`],
+    ["button", { type: "button", "data-call": "cache.restore" }, `restore in ${String(name)}`],
+    ["svg", { role: "group" }, ["g", { role: "button", tabindex: "0", "aria-label": `node of ${String(name)}`, "data-set": '{"op": "4"}', "data-call": "cache.plan" }, ["rect", { x: "1", d: "2" }]]],
+  ];
+}
+
 function answerStory(parts: Partial<Parts>, method: string, params: Record<string, unknown>): Answer {
   const cache = parts.cache ?? cachePart();
   if (method === "cache.state") {
@@ -391,6 +407,7 @@ function answerStory(parts: Partial<Parts>, method: string, params: Record<strin
     return { result: { pieces: Array.from({ length: stop - start }, (_, i) => WORDS[(start + i - 1535 + 2500) % WORDS.length]) } };
   }
   if (method === "cache.fork") return { result: { run: "r-015", rerun_ops: 1, rerun_tokens: 38, at: Number(params.at), note: "Turn 4 is asked again." } };
+  if (method === "cache.view" || method === "cache.study") return { result: drawnStory(params) };
   if (method === "splice.frame" && parts.splice?.run) {
     const { reply, values } = driftFrame(params as unknown as FrameRequest, parts.splice.run);
     // Every head of the first two layers is within its floor, and no other.

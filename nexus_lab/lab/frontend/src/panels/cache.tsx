@@ -5,7 +5,7 @@ import { takeKey, walk } from "../canvas/walk";
 import type { Client } from "../client";
 import { int } from "../format";
 import type { CachePart } from "../protocol";
-import { Box, Empty, Problem } from "../ui";
+import { Box, Drawn, Empty, Problem } from "../ui";
 import { Breakpoints, OpDetail } from "./cache/detail";
 import { centreFor } from "./cache/centre";
 import { Fork } from "./cache/fork";
@@ -15,8 +15,17 @@ import { OpTimeline } from "./cache/timeline";
 import { TokenBox } from "./cache/tokens";
 import { openTokens, type TokenSource } from "./cache/tokens_source";
 import { StepButtons } from "./cache/toolbar";
-import { ProgramTree } from "./cache/tree";
 import { opSpoken } from "./cache/words";
+
+/** What the kernel draws: title, method, name. */
+const DRAWINGS = [
+  ["Op tree", "view", "tree"],
+  ["Where the rows are", "view", "residency"],
+  ["Restore", "view", "restore"],
+  ["Policy: knobs and exact cost", "study", "policy"],
+  ["Pareto front of policies", "study", "front"],
+  ["Attention by role and age", "study", "attention"],
+] as const;
 
 function takesKeys(target: EventTarget | null): boolean {
   return target instanceof Element && target.closest("input, select, textarea, [role=slider], [role=radiogroup]") !== null;
@@ -107,10 +116,14 @@ export function CachePanel({ client }: { client: Client }) {
           <Breakpoints client={client} part={part} />
         </div>
         <Memory part={part} />
-        <div class="stack">
-          <Fork client={client} part={part} at={cursor} />
-          <ProgramTree part={part} cursor={cursor} />
-        </div>
+        <Fork client={client} part={part} at={cursor} />
+      </div>
+      <div class="cols drawings">
+        {DRAWINGS.map(([title, method, name]) => (
+          <Box key={name} title={title} class={`d-${name}`}>
+            <Drawn client={client} method={`cache.${method}`} name={name} version={part.drawn} />
+          </Box>
+        ))}
       </div>
     </div>
   );

@@ -3,6 +3,7 @@ export { Canvas, useWidth } from "./canvas";
 export { Box, useOwnId } from "./box";
 export { Button, Check, Field, NumberField, Segmented, Select, TextField, type Option } from "./controls";
 export { Dialog } from "./dialog";
+export { Drawn } from "./drawn";
 export { JsonText, Legend, Meter, OP_LETTERS, OP_WORDS, Progress, ScoreBar } from "./marks";
 export { useReply } from "./reply";
 export { matches, SearchField } from "./search";

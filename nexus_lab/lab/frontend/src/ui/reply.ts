@@ -9,7 +9,7 @@ import type { ErrorInfo } from "../protocol";
 export function useReply<T>(
   client: Client,
   method: string,
-  params: Record<string, string | number | boolean> | null,
+  params: object | null,
   version?: unknown,
 ): [T | null, ErrorInfo | null] {
   const asked = params && JSON.stringify(params);
