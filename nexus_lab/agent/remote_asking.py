@@ -81,6 +81,12 @@ _FORM_WORDS = {
     CallForm.NAMED: _TOOL_WORDS,
     CallForm.SCHEMA: re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE),
 }
+# What is wrong with the schema of one tool says nothing about another's.
+_SCHEMA_FAULT = re.compile(
+    r"(?:invalid|unsupported|bad|compil\w*|pars\w*|convert\w*)[^.]{0,40}(?:schema|grammar|pattern|regex)"
+    r"|(?:schema|grammar)[^.]{0,40}(?:invalid|unsupported|is not valid|not permitted)",
+    re.IGNORECASE,
+)
 _INSTEAD = {
     CallForm.NAMED: "the tool is named (tool_choice)",
     CallForm.SCHEMA: "an answer under the schema (response_format)",
@@ -102,6 +108,8 @@ class Asker:
     ----------
     offers
         What it is known to offer.
+    form
+        What it was asked with last; less than it offers where it did not take one tool's schema.
     replies
         The answers of this turn.
     """
@@ -111,6 +119,7 @@ class Asker:
         self._emitter = emitter
         self._exchange = Exchange()
         self.offers = Offers()
+        self.form = self.offers.form
         self.replies: list[Reply] = []
 
     def begin(self) -> None:
@@ -145,7 +154,7 @@ class Asker:
         Cancelled
             When the turn was given up.
         """
-        offers, refused = self.offers, list[Decline]()
+        offers, known, refused = self.offers, self.offers, list[Decline]()
         while True:
             body = _body(compose(offers.form), offers, profile, max_tokens)
             try:
@@ -155,10 +164,13 @@ class Asker:
                 if fewer is None:
                     raise
                 refused.append(_decline(offers, fewer, error.status))
+                of_one_tool = fewer.form is not offers.form and _SCHEMA_FAULT.search(error.said)
+                known = replace(fewer, form=known.form) if of_one_tool else fewer
                 offers = fewer
             else:
                 # Only an answer shows that it was this that had been refused.
-                self.settle_for(offers, *refused)
+                self.form = offers.form
+                self.settle_for(known, *refused)
                 return reply
 
     def settle_for(self, offers: Offers, *declines: Decline) -> None:
@@ -169,8 +181,8 @@ class Asker:
 
     def ignored(self) -> None:
         """Take note that the endpoint took the form, and did not hold to it."""
-        form = self.offers.form
-        if form is not CallForm.PLAIN:
+        form = self.form
+        if form is self.offers.form and form is not CallForm.PLAIN:
             reason = "the endpoint takes it, and answers as if it had not been asked"
             code = f"endpoint_ignores_{form.value}"
             self.settle_for(replace(self.offers, form=form.next), Decline(code, reason, _INSTEAD[form.next]))

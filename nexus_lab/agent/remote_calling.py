@@ -225,7 +225,7 @@ class RemoteCalls:
         self, wanted: _Wanted, reply: Reply
     ) -> tuple[str, dict[str, Any] | None, ArgumentsError | None]:
         """Return the text of the arguments, what they are, and what is wrong with them."""
-        form = self._asker.offers.form
+        form = self._asker.form
         problem: ArgumentsError | None
         if reply.called is not None and reply.called != wanted.name:
             shown = neutralise(reply.called, limit=80)

@@ -98,10 +98,16 @@ class Handler(BaseHTTPRequestHandler):
         self.line("data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice]}))
 
     def refuses(self, body, flaws):
+        form = body.get("tools") or body.get("response_format")
         called = any(message.get("tool_calls") for message in body["messages"])
         refusals = {
             "no_tools": ("tools" in body or called, 400, "tools are not supported by this model"),
             "no_jinja": ("tools" in body or called, 500, "tools param requires --jinja flag"),
+            "picky": (
+                form is not None and "hello" in json.dumps(form),
+                400,
+                "Invalid schema for function 'echo': enum is not supported",
+            ),
             "no_required": (body.get("tool_choice") == "required", 400, "tool_choice must be auto or named"),
             "mute_tools": ("tools" in body or called, 422, "unprocessable"),
             "no_schema": ("response_format" in body, 400, "response_format is not supported"),

@@ -214,6 +214,22 @@ def test_without_any_help_the_call_is_found_in_the_text(make_remote, chat, said)
     assert roles == ["system", "user", "assistant", "user"]  # the result as text, since it knows no tools
 
 
+def test_a_schema_that_is_not_taken_says_nothing_of_another_tool_s(make_remote, chat):
+    listener = Listener()
+    chat.script({"text": RIGHT})
+    agent = make_remote("smol+picky", observers=[listener])
+    turn = agent.ask(HELLO)
+    assert turn.arguments == json.loads(RIGHT)
+    assert [code for code in listener.declined() if code.startswith("endpoint")] == [
+        "endpoint_refuses_tools",
+        "endpoint_refuses_json_schema",
+    ]
+    assert "response_format" not in chat.bodies()[2]
+    assert agent.offers.form == "tools"
+    assert agent.ask('Say "good night"').outcome is TurnOutcome.CALLED
+    assert chat.bodies()[4]["tool_choice"] == "required"
+
+
 @pytest.mark.parametrize("flaw", ["smol+ignores_tools", "smol+ignores_tools+ignores_schema"])
 def test_an_endpoint_that_ignores_what_it_is_asked_is_asked_otherwise(make_remote, chat, flaw):
     listener = Listener()
