@@ -67,6 +67,7 @@ class CacheWork(Panel):
         self._trial: ColdTrial | None = None
         self._front: ParetoFront | None = None
         self._attention: AttentionFigure | None = None
+        self._files: dict[str, tuple[tuple[str, int], Any]] = {}
         self._drawn = 0
 
     # -- drawings -----------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class CacheWork(Panel):
         if not path:
             return ParetoFront(live=True)
         try:
-            return replace(self.front(path), live=True)
+            return replace(self._read(path, self.front), live=True)
         except NexusError as error:
             return ParetoFront(path=path, problem=str(error), live=True)
 
@@ -201,9 +202,21 @@ class CacheWork(Panel):
         if not path:
             return AttentionFigure(live=True)
         try:
-            return replace(self.attention(path), live=True)
+            return replace(self._read(path, self.attention), live=True)
         except NexusError as error:
             return AttentionFigure(path=path, problem=str(error), live=True)
+
+    def _read(self, path: str, reader: Callable[[str], T]) -> T:
+        """Return what `reader` makes of a file or folder, again only when that has changed."""
+        where = Path(path).expanduser()
+        newest = max(
+            (file.stat().st_mtime_ns for file in (where, *where.glob("*.json*")) if file.exists()), default=0
+        )
+        kept = self._files.get(reader.__name__)
+        if kept is None or kept[0] != (path, newest):
+            kept = self._files[reader.__name__] = (path, newest), reader(path)
+        found: T = kept[1]
+        return found
 
     def _selected(self, op: int | None) -> int | None:
         return None if op is None or self._shot is None else self._shot[2].nodes.get(op)
@@ -237,10 +250,13 @@ class CacheWork(Panel):
     def use_policy(self, values: dict[str, Any]) -> dict[str, Any]:
         """Take the policy of the fields from the next turn on."""
         told = {str(key): str(value) for key, value in values.items()}
-        text = chosen_policy(told, self.desk.profile).text
-        self.desk.change_profile(**profile_changes({"policy": text}, self.desk.profile))
+        choice = chosen_policy(told, self.desk.profile)
+        changes = profile_changes({"policy": choice.text}, self.desk.profile)
+        if choice.spec.name == "rolling_drop":
+            changes["repos"] = False  # a profile's switch would make it another policy
+        self.desk.change_profile(**changes)
         self._redraw()
-        return {"policy": text}
+        return {"policy": choice.text}
 
     def plan_restore(self, op: int | None = None) -> RestorePlan:
         """Return what bringing the state behind `op` back would do now; the last state by default.
@@ -314,7 +330,6 @@ class CacheWork(Panel):
             ]
             result = conversation.rewrite(texts)
             self._went(len(result.program), result, at_once=False)
-            self._plans = ()
             self._look()
             self.changed()
             return 0 if self._done is None else self._done.computed
@@ -347,7 +362,8 @@ class CacheWork(Panel):
             self._drawn += 1
 
     def _went(self, op: int, result: RunResult, *, at_once: bool) -> None:
-        """Keep what bringing a state back did."""
+        """Keep what bringing a state back did; what was planned before is no longer so."""
+        self._plans = ()
         self._done = did(op, result, at_once=at_once)
 
     def _redraw(self) -> None:

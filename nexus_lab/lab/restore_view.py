@@ -109,9 +109,11 @@ class RestoreView(Drawing):
             if plan.steps
             else None
         )
+        late = len(self.ops) - plan.of
         return el(
             "div",
             el("b", _heading(plan)),
+            el("span", f" (planned {plural(late, 'operation')} ago)", class_="muted") if late > 0 else None,
             el("p", plan_words(plan)),
             _picture(plan),
             steps,

@@ -7,6 +7,7 @@ import json
 import pytest
 from told_tools import ask, settle, told_desk
 
+from nexus_lab.bench.base import Result, ResultFile
 from nexus_lab.bench.cache_replay import count
 from nexus_lab.bench.trajectories import Trajectory
 from nexus_lab.cache import Append, CacheProgram, Drop, Repos, StartKind
@@ -320,6 +321,31 @@ def test_knobs_are_counted_and_taken_over_from_the_next_turn(desk):
     ask(desk, "Say hello again")
     assert desk.agent.live.policy.name == "trim"
     assert desk.agent.live.policy.keep_last == 1
+
+
+def test_a_rolling_drop_without_repos_stays_one(desk):
+    assert desk.profile.repos
+    values = {"policy": "rolling_drop", "knob.rolling_drop.keep_last": "0"}
+    request(desk, "cache.use_policy", values=values)
+    assert not desk.profile.repos
+    asked(desk, "Say hello", "Say hello again")
+    assert "repos" not in {cell.kind for cell in desk.panels["cache"].ops}
+    assert "drop" in {cell.kind for cell in desk.panels["cache"].ops}
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(desk, tmp_path, monkeypatch):
+    panel, path = desk.panels["cache"], tmp_path / "front.json"
+    assert "dr-bad" in json.dumps(panel.study("front", {"front": str(path)}))
+    case = {"policy": "full"}
+    results = [Result(case=case, metric=metric, value=1.0, n=3) for metric in ("nll_per_token", "cost")]
+    file = ResultFile(
+        name="eval cache", created="", versions={}, machine={}, settings={}, results=tuple(results)
+    )
+    file.write(path)
+    assert "1 of 1 policy on the front" in json.dumps(panel.study("front", {"front": str(path)}))
+    monkeypatch.setattr(ResultFile, "read", None)
+    assert "1 of 1 policy on the front" in json.dumps(panel.study("front", {"front": str(path)}))
+    assert [drawing.title for drawing in panel.drawings] == ["Pareto front"]
 
 
 def test_files_of_a_view_are_read_and_their_faults_told(desk, tmp_path):
