@@ -234,7 +234,6 @@ class RemoteAgent(TurnLoop):
 
     def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
         with clock.stage("answer"):
-            began = clock.elapsed()
             reply = self._asker.ask(
                 lambda form: {"messages": rendered(self._said, form)},
                 note="answer",
@@ -243,7 +242,7 @@ class RemoteAgent(TurnLoop):
                 on_text=on_token,
             )
             if turn.ttft_s is None:
-                turn.ttft_s = began + reply.ttft_s
+                turn.ttft_s = clock.elapsed() - reply.seconds + reply.ttft_s
         self._said.append(Said(role="assistant", text=spoken(reply.text)))
         return reply.text.strip()
 

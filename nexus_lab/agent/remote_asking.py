@@ -156,6 +156,7 @@ class Asker:
         """
         offers, known, refused = self.offers, self.offers, list[Decline]()
         while True:
+            self.form = offers.form
             body = _body(compose(offers.form), offers, profile, max_tokens)
             try:
                 reply = self._ask(body, note, offers.form, on_text, on_arguments)
@@ -169,7 +170,6 @@ class Asker:
                 offers = fewer
             else:
                 # Only an answer shows that it was this that had been refused.
-                self.form = offers.form
                 self.settle_for(known, *refused)
                 return reply
 

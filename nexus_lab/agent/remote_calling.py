@@ -52,6 +52,7 @@ _ATTEMPTS = 2
 _OPEN_KEYWORDS = frozenset({"type", "properties", "required", "additionalProperties", "$defs"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
+_BRACES = 64  # of a text, that are tried
 _ALLOW_MORE = "allow more tokens (max_tokens in the profile)"
 _THOUGHT_ENDS = "</think>"
 
@@ -182,14 +183,14 @@ class RemoteCalls:
         ttft_s, n_generated, attempt, left = None, 0, 0, _ATTEMPTS
         while left:
             attempt += 1
-            asked = time.perf_counter()
             with self._emitter.span(EventKind.ARGUMENTS, wanted.spec.name, attempt=attempt) as span:
                 reply = self._ask(wanted, said, more, profile, tell)
+                first = time.perf_counter() - reply.seconds + reply.ttft_s
                 form = self._asker.offers.form
                 text, arguments, problem = self._read(wanted, reply)
                 span.set(valid=problem is None, violations=len(_violations(problem)))
                 span.set_contents(text=text)
-            ttft_s = asked - began + reply.ttft_s if ttft_s is None else ttft_s
+            ttft_s = first - began if ttft_s is None else ttft_s
             n_generated += reply.usage.generated or 0
             if problem is None:
                 break
@@ -215,7 +216,8 @@ class RemoteCalls:
             note="arguments",
             profile=profile,
             max_tokens=profile.max_tokens,
-            on_text=tell,
+            # What is said beside a call is no part of it.
+            on_text=lambda piece: None if self._asker.form.has_tools else tell(piece),
             on_arguments=tell,
         )
         tell("}")
@@ -384,14 +386,18 @@ def _violations(problem: ArgumentsError | None) -> tuple[Violation, ...]:
 
 def _json_in(text: str) -> str:
     """Return the first JSON object in a text, which may stand in a fence or behind words; else the text."""
-    start = text.find("{")
-    if start < 0:
-        return text
-    try:
-        _, stop = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return text[start:]
-    return text[start:stop]
+    starts = [match.start() for match in re.finditer(r"\{", text)][:_BRACES]
+    for start in starts:
+        try:
+            _, stop = json.JSONDecoder().raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+                return text[start:]  # it breaks off; what is whole in it is not the call
+        except (ValueError, RecursionError):
+            return text[start:]
+        else:
+            return text[start:stop]
+    return text[starts[0] :] if starts else text
 
 
 def _wire_name(name: str) -> str:

@@ -196,7 +196,7 @@ def test_what_an_endpoint_refuses_is_done_without_and_told(make_remote, chat, mo
     [
         RIGHT,
         f"```json\n{RIGHT}\n```",
-        f"Sure! Here you are: {RIGHT} I hope that helps.",
+        f"Sure {{really}}! Here you are: {RIGHT} I hope that helps.",
         f"<think>what {{do}} they want</think>{RIGHT}",
         json.dumps({"name": "echo", "arguments": json.loads(RIGHT)}),
     ],
@@ -267,9 +267,12 @@ def test_a_call_of_another_tool_is_no_call(make_remote, chat):
     assert len(chat.log()) == 3
 
 
-def test_a_call_that_breaks_off_is_told(make_remote, chat):
-    chat.script(*[{"call": "echo", "text": RIGHT[:20], "reason": "length"}] * 2)
-    turn = make_remote().ask(HELLO)
+@pytest.mark.parametrize("shown", [20, -1])
+@pytest.mark.parametrize("model", ["smol", "smol+no_tools+no_schema"])
+def test_a_call_that_breaks_off_is_told(make_remote, chat, model, shown):
+    call = {"call": "echo"} if model == "smol" else {}
+    chat.script(*[{**call, "text": RIGHT[:shown], "reason": "length"}] * 2)
+    turn = make_remote(model).ask(HELLO)
     assert isinstance(turn.problem, NotJson)
     assert "break off" in turn.problem.problem
     assert turn.problem.next_step.startswith("allow more tokens")
