@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nexus_lab.arguments.base import GrammarPlan
     from nexus_lab.arguments.demonstrations import Demonstration
     from nexus_lab.arguments.minimum import Minimum
+    from nexus_lab.arguments.scoring import Scorer
     from nexus_lab.arguments.spans import Span
     from nexus_lab.registry import ToolSpec
 
@@ -107,6 +108,7 @@ def ground(
     costs: Costs | None = None,
     minimum: Minimum | None = None,
     demonstrations: Sequence[Demonstration] = (),
+    scorer: Scorer | None = None,
 ) -> Grounding:
     """Return what `request` and the turns before it say about the arguments of `tool`.
 
@@ -124,16 +126,24 @@ def ground(
         The least evidence for a required value; by default the one that comes with the package.
     demonstrations
         Requests for the same tool with the arguments that were right.
+    scorer
+        Weighs the best whole calls where the evidence leaves them close; ``None`` takes the best.
     """
-    from nexus_lab.arguments.assign import assign, plain_units
-    from nexus_lab.arguments.ranking import load_minimum
+    from nexus_lab.arguments.assign import assignments, plain_units
+    from nexus_lab.arguments.ranking import load_minimum, load_scoring
+    from nexus_lab.arguments.scoring import best_calls, decide
 
     choices, spans = choices_of(tool, request, context, weights=weights, demonstrations=demonstrations)
-    picks = (
-        assign(choices, plain_units(spans), costs=costs)
-        if jointly
-        else [int(one.scores.argmax()) for one in choices]
-    )
+    if jointly:
+        found = assignments(choices, plain_units(spans), costs=costs)
+        picks = list(found[0].picks)
+        if scorer is not None:
+            scoring = load_scoring()
+            calls = best_calls(choices, found, most=scoring.most)
+            best = decide(tool, request, context, calls, scorer=scorer, scoring=scoring)
+            picks = list(best.assignment.picks)
+    else:
+        picks = [int(one.scores.argmax()) for one in choices]
     return _grounding(choices, picks, load_minimum() if minimum is None else minimum)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.arguments.minimum import Minimum
+from nexus_lab.arguments.scoring import Scoring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     Group = tuple[str, float, Sequence[tuple[Mapping[str, float], bool]]]
 
-__all__ = ["fit_weights", "load_minimum", "load_weights", "save_weights", "scores"]
+__all__ = ["fit_weights", "load_minimum", "load_scoring", "load_weights", "save_weights", "scores"]
 
 _SMALLEST = 0.02
 # What is known before any case was seen, and what the penalty pulls towards: a date is no path.
@@ -79,8 +81,19 @@ def load_minimum() -> Minimum:
     return Minimum(**_load()["minimum"]) if "minimum" in _load() else Minimum()
 
 
+@cache
+def load_scoring() -> Scoring:
+    """Return how evidence and likelihood are added up, as it comes with the package."""
+    return Scoring(**_load().get("scoring", {}))
+
+
 def save_weights(
-    weights: Mapping[str, float], path: Path, *, minimum: Minimum, fitted_to: Mapping[str, int]
+    weights: Mapping[str, float],
+    path: Path,
+    *,
+    minimum: Minimum,
+    scoring: Scoring,
+    fitted_to: Mapping[str, int],
 ) -> None:
     """Write weights as the package keeps them.
 
@@ -88,6 +101,8 @@ def save_weights(
     ----------
     minimum
         The least evidence for a required value, fitted to scores of such weights.
+    scoring
+        How evidence and likelihood are added up.
     fitted_to
         The files they were fitted to, with the cases of each.
     """
@@ -95,6 +110,7 @@ def save_weights(
         "fitted_to": dict(fitted_to),
         "command": "nexus-lab eval arguments --fit",
         "minimum": {"least": minimum.least, "curve": dict(sorted(minimum.curve.items()))},
+        "scoring": asdict(scoring),
         "weights": dict(sorted(weights.items())),
     }
     path.write_text(json.dumps(values, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.arguments.assign import Choices, assign, plain_units
+from nexus_lab.arguments.assign import Choices, assign, assignments, plain_units
 from nexus_lab.arguments.evidence import NOTHING
 from nexus_lab.arguments.grounding import choices_of
 from nexus_lab.arguments.minimum import Minimum, fit_minimum, least_of, signs
 from nexus_lab.arguments.ranking import fit_weights, save_weights, scores
+from nexus_lab.arguments.scoring import Scoring, best_calls, fit_scoring
 from nexus_lab.bench.argument_cases import hashed, loose, read_cases
 from nexus_lab.bench.argument_unsaid import unsaid
 from nexus_lab.bench.base import ResultsError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from nexus_lab.arguments.scoring import Scorer
     from nexus_lab.arguments.spans import Span
     from nexus_lab.arguments.wants import Argument
     from nexus_lab.bench.argument_cases import ArgumentCase
@@ -28,27 +31,44 @@ if TYPE_CHECKING:
 
     Groups = list[tuple[str, float, list[tuple[Mapping[str, float], bool]]]]
 
-__all__ = ["LOST", "fit", "fit_evidence"]
+__all__ = ["LOST", "Fitted", "fit", "fit_evidence"]
 
 LOST = 0.02
 """Share of the right values, of requests as they are, that may be asked for; the minimum is set by it."""
 _FOLDS = 4
+_LEAD, _CALLS = 3.0, 6
 
 
-def fit_evidence(files: Sequence[Path], tools: Registry | None, path: Path) -> None:
-    """Fit the weights of the evidence and its minimum to the cases of some files; writes `path`."""
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What was fitted: weights of the evidence, its minimum, and how a likelihood is added."""
+
+    weights: dict[str, float]
+    minimum: Minimum
+    scoring: Scoring
+
+
+def fit_evidence(
+    files: Sequence[Path], tools: Registry | None, path: Path, *, scorer: Scorer | None = None
+) -> None:
+    """Fit the evidence to the cases of some files, as `fit` does, and write it to `path`."""
     read = {file.name: read_cases(file, tools) for file in files}
-    weights, minimum = fit(case for cases in read.values() for case in cases)
+    found = fit((case for cases in read.values() for case in cases), scorer=scorer)
     counts = {name: sum(not case.apart for case in cases) for name, cases in read.items()}
-    save_weights(weights, path, minimum=minimum, fitted_to=counts)
+    save_weights(found.weights, path, minimum=found.minimum, scoring=found.scoring, fitted_to=counts)
 
 
-def fit(cases: Iterable[ArgumentCase]) -> tuple[dict[str, float], Minimum]:
-    """Return weights of the evidence and its minimum, fitted to the cases that are not kept apart.
+def fit(cases: Iterable[ArgumentCase], *, scorer: Scorer | None = None) -> Fitted:
+    """Fit to the cases that are not kept apart.
 
     A tool counts with the root of the number of its cases, so that many requests to one do not decide alone.
     The minimum rests on scores of weights that were fitted without the case at hand. It is the highest at
     which at most `LOST` of the values that are right in requests as they are is asked for.
+
+    Parameters
+    ----------
+    scorer
+        Weighs whole calls; without one their likelihood gets no weight.
 
     Raises
     ------
@@ -60,14 +80,19 @@ def fit(cases: Iterable[ArgumentCase]) -> tuple[dict[str, float], Minimum]:
     groups = {n: list(one.groups(counts)) for n, one in enumerate(tuned)}
     if not any(groups.values()):
         raise ResultsError("no case is left to fit to", next_step="give more cases")
-    rows = []
+    rows, calls = [], []
     for fold in range(_FOLDS):
         others = [group for n, one in enumerate(tuned) if one.fold != fold for group in groups[n]]
         weights = fit_weights(others) if others else {}
         for one in tuned:
             if one.fold == fold:
                 rows += one.rows(weights)
-    return fit_weights([group for some in groups.values() for group in some]), _minimum(rows)
+                calls += [one.calls(weights, scorer)] if scorer is not None else []
+    return Fitted(
+        fit_weights([group for some in groups.values() for group in some]),
+        _minimum(rows),
+        fit_scoring(calls, lead=_LEAD, most=_CALLS),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +140,46 @@ class _Heard:
                 if found[place].argument.name == name:
                     yield signs(found, picks, place), False, True
 
+    def calls(self, weights: Mapping[str, float], scorer: Scorer) -> list[tuple[float, float, int, bool]]:
+        """Return the close calls, of `fit_scoring`; empty where there is nothing to choose from."""
+        case = self.case
+        choices = _weighed(self.choices, weights)
+        found = best_calls(choices, assignments(choices, self.units), most=_CALLS)
+        close = [one for one in found if found[0].assignment.score - one.assignment.score < _LEAD]
+        if len(close) < 2:  # noqa: PLR2004 - nothing to choose from
+            return []
+        values = [json.loads(one.text) for one in close]
+        right = [
+            sum(name in one and case.is_right(name, one[name]) for name in case.stated) for one in values
+        ]
+        likely = scorer(case.tool, case.request, case.context, [one.text for one in close])
+        return [
+            (one.assignment.score, weight, len(one.text), count == max(right))
+            for one, weight, count in zip(close, likely, right, strict=True)
+        ]
+
 
 def _choices(case: ArgumentCase) -> tuple[list[Choices], list[Span]]:
     choices, spans = choices_of(case.tool, case.request, case.context, weights={})
     return choices, plain_units(spans)
 
 
-def _sure(
-    choices: Sequence[Choices], units: Sequence[Span], weights: Mapping[str, float]
-) -> Iterator[tuple[list[Choices], int, list[int]]]:
-    """Yield the choices with their scores, and the place of each that was filled and has to be sure."""
+def _weighed(choices: Sequence[Choices], weights: Mapping[str, float]) -> list[Choices]:
+    """Return the choices with their scores under some weights."""
     found = []
     for one in choices:
         worth = scores(one.candidates, weights)
         if one.argument.must_be_given and len(worth) > 1:
             worth[0] = -np.inf
         found.append(Choices(one.argument, one.candidates, worth))
+    return found
+
+
+def _sure(
+    choices: Sequence[Choices], units: Sequence[Span], weights: Mapping[str, float]
+) -> Iterator[tuple[list[Choices], int, list[int]]]:
+    """Yield the choices with their scores, and the place of each that was filled and has to be sure."""
+    found = _weighed(choices, weights)
     picks = assign(found, units)
     for place, one in enumerate(found):
         if one.argument.must_be_sure and one.candidates[picks[place]].value is not NOTHING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -11,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.agent.base import Emitter
-from nexus_lab.agent.calling import CallWriter, Written, tool_block
-from nexus_lab.agent.conversation import Conversation
-from nexus_lab.agent.loop import SYSTEM_PROMPT
+from nexus_lab.agent.calling import Written
 from nexus_lab.arguments import ArgumentsRejected, MissingValues, build_grammar, ground, validate
 from nexus_lab.arguments.assign import Costs
 from nexus_lab.arguments.demonstrations import Demonstration
@@ -22,9 +18,10 @@ from nexus_lab.arguments.grounding import plan_grounded
 from nexus_lab.arguments.minimum import Minimum
 from nexus_lab.bench.argument_cases import read_cases
 from nexus_lab.bench.argument_figures import Scored, figures, gains, savings, score, share_over_cases
+from nexus_lab.bench.argument_scoring import CallScorer
 from nexus_lab.bench.argument_unsaid import unsaid
+from nexus_lab.bench.argument_writing import Writer
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap
-from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
 from nexus_lab.registry import Registry, load_registry, schema_text
 from nexus_lab.settings import Profile
 
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.arguments import ArgumentsError, GrammarPlan, Grounding
+    from nexus_lab.arguments.scoring import Scorer
     from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.engine import Engine
     from nexus_lab.routing import Router
@@ -53,7 +51,7 @@ _WAYS: dict[str, dict[str, Any]] = {
     "no_descriptions": {},
     _NO_MODEL: {},
 }
-NEED_MODEL = ("no_grounding",)
+NEED_MODEL = ("no_grounding", "scoring")
 SYSTEMS = (*_WAYS, *NEED_MODEL)
 
 
@@ -88,8 +86,9 @@ def run(
         What the model sees of the tool: ``signature``, ``full``.
     systems
         Of `SYSTEMS`: ``full``, what is left out, or what is added (``demonstrations``: the right calls of
-        the other cases with the same tool). Others than ``full`` run in the first mode only; ``no_model``
-        takes what the conversation settles, and nothing else; ``no_grounding`` needs a model.
+        the other cases with the same tool; ``scoring``: the model weighs whole calls where the evidence
+        leaves them close). Others than ``full`` run in the first mode only; ``no_model`` takes what the
+        conversation settles, and nothing else; those of `NEED_MODEL` do not run without an engine.
     limit
         So many cases of each file at most, chosen by a hash.
     profile
@@ -105,13 +104,14 @@ def run(
         When no case has its tool, or a system is unknown or needs a model.
     """
     _check(systems, engine)
+    modes = modes if engine is not None else ("none",)
     tools = registry if isinstance(registry, Registry | None) else load_registry(registry)
     files = [cases] if isinstance(cases, PurePath) else list(cases)
     chosen = [case for file in files for case in read_cases(file, tools, limit=limit)]
     settings = profile or Profile()
     routed = None if router is None else [_routed(router, case) for case in chosen]
     runs = [(system, mode) for system in systems for mode in (modes if system == "full" else modes[:1])]
-    planners = _Planners(chosen)
+    planners = _Planners(chosen, CallScorer(engine) if engine is not None else None)
     found: dict[tuple[str, str], list[Scored]] = {}
     for number, (system, mode) in enumerate(runs):
         tell = None if on_progress is None else partial(_tell, on_progress, number, len(runs))
@@ -194,9 +194,12 @@ class _Planners:
     ----------
     cases
         All of them; each has the others with its tool as demonstrations.
+    scorer
+        Weighs whole calls, for ``scoring``.
     """
 
-    def __init__(self, cases: Sequence[ArgumentCase]) -> None:
+    def __init__(self, cases: Sequence[ArgumentCase], scorer: Scorer | None) -> None:
+        self._scorer = scorer
         self._of_tool: dict[str, list[tuple[str, Demonstration]]] = {}
         for case in cases:
             arguments = {name: values[0] for name, values in case.accepted.items() if name in case.stated}
@@ -211,7 +214,12 @@ class _Planners:
             if system == "demonstrations" and key != case.id
         ]
         return ground(
-            case.tool, case.request, case.context, demonstrations=demonstrations, **_WAYS.get(system, {})
+            case.tool,
+            case.request,
+            case.context,
+            demonstrations=demonstrations,
+            scorer=self._scorer if system == "scoring" else None,
+            **_WAYS.get(system, {}),
         )
 
     def plan(self, case: ArgumentCase, *, system: str) -> GrammarPlan:
@@ -248,7 +256,7 @@ def _written(
     tell: Callable[[int, int], None] | None,
 ) -> list[Scored]:
     scored = []
-    with closing(_Writer(engine, profile)) as writer:
+    with closing(Writer(engine, profile)) as writer:
         for place, case in enumerate(cases):
             if tell is not None:
                 tell(place, len(cases))
@@ -275,64 +283,3 @@ def _saved_beside(engine: Engine, tools: Registry, ours: Sequence[Scored]) -> Re
     tokens = sum(len(engine.tokenize(schema_text(tool), special=False)) for tool in shown)
     case = {"system": "full", "schema_mode": "signature", "peer": f"{len(shown)} tools in full"}
     return bootstrap([1 - one.tokens / tokens for one in ours], np.mean, case=case, metric="token_saving")
-
-
-class _Writer:
-    """Writes calls as the agent does, each in a conversation of its own."""
-
-    def __init__(self, engine: Engine, profile: Profile) -> None:
-        self._engine = engine
-        self._profile = profile
-        self._emitter = Emitter()
-        self._store = SnapshotStore.for_engine(engine)
-        self._pool = SequencePool(engine, tree=self._store.tree)
-
-    def write(
-        self, case: ArgumentCase, planner: Callable[[ArgumentCase], GrammarPlan]
-    ) -> tuple[Written, float, int]:
-        """Return the call, the seconds from the request to its first token, and the tool's tokens."""
-        calls = CallWriter(self._engine, self._emitter, planner=lambda *_: planner(case))
-        conversation = Conversation(
-            self._engine,
-            system=SYSTEM_PROMPT,
-            emitter=self._emitter,
-            policy=make_policy("full"),
-            pool=self._pool,
-            store=self._store,
-        )
-        try:
-            conversation.open()
-            self._replay(conversation, case.context)
-            text = tool_block(case.tool, self._profile.schema_mode)
-            began = time.perf_counter()
-            conversation.append("user", conversation.transcript.user(text, case.request))
-            prefilled = time.perf_counter() - began
-            written = calls.write(
-                conversation, case.tool, self._profile, request=case.request, history=case.context
-            )
-        finally:
-            conversation.close()
-        return written, prefilled + written.ttft_s, len(self._engine.tokenize(text, special=False))
-
-    def close(self) -> None:
-        with self._engine.turn():
-            self._pool.close()
-
-    def _replay(self, conversation: Conversation, context: Sequence[Mapping[str, Any]]) -> None:
-        """Bring about the turns before the request; one without an answer gets an empty one."""
-        waiting = False
-        for turn in context:
-            said = str(turn.get("content") or "")
-            if turn.get("role") == "user":
-                if waiting:
-                    conversation.close_reply("")
-                conversation.append("user", conversation.transcript.user(said))
-                waiting = True
-            elif turn.get("role") == "assistant" and waiting:
-                tokens = tuple(self._engine.tokenize(said, special=False))
-                if tokens:
-                    conversation.step(Append(tokens), note="assistant")
-                conversation.close_reply(said)
-                waiting = False
-        if waiting:
-            conversation.close_reply("")

@@ -221,12 +221,17 @@ def arguments(
         str,
         typer.Option(
             help="full; no_grounding, no_assignment, no_reuse, no_minimum, no_descriptions, no_model; "
-            "demonstrations, which adds the other cases' calls of the tool; commas, or all."
+            "demonstrations, which adds the other cases' calls of the tool, and scoring, by the model; "
+            "commas, or all."
         ),
     ] = "full",
     limit: Annotated[int | None, typer.Option(min=1, help="So many cases, chosen by a hash.")] = None,
     fit: Annotated[
-        Path | None, typer.Option(help="Fit the evidence to the cases not kept apart, and write it here.")
+        Path | None,
+        typer.Option(
+            help="Fit the evidence to the cases not kept apart, and write it here; with --systems scoring "
+            "the weight of the model's word as well."
+        ),
     ] = None,
     threads: Threads = None,
     json: Json = None,
@@ -239,20 +244,22 @@ def arguments(
     """
     from nexus_lab.bench import arguments as bench
     from nexus_lab.bench.argument_fitting import fit_evidence
+    from nexus_lab.bench.argument_scoring import CallScorer
     from nexus_lab.engine import Engine
     from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router
 
     tools = load_registry(registry) if registry is not None else None
+    alone = model == "none"
+    every = [name for name in bench.SYSTEMS if not (alone and name in (*bench.NEED_MODEL, "no_model"))]
+    chosen = every if systems == "all" else listed(systems)
+    alone = alone or chosen == ["no_model"] or (fit is not None and "scoring" not in chosen)
+    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads)
     if fit is not None:
-        fit_evidence(cases, tools, fit)
+        with loading as engine:
+            fit_evidence(cases, tools, fit, scorer=CallScorer(engine) if engine is not None else None)
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
-    alone = model == "none"
-    every = [name for name in bench.SYSTEMS if not (alone and name in bench.NEED_MODEL)]
-    chosen = every if systems == "all" else listed(systems)
-    alone = alone or chosen == ["no_model"]
-    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads)
     with loading as engine, bar("filling in") as tell:
         result = bench.run(
             engine,
