@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nexus_lab.agent import EventKind
+from nexus_lab.cache import OpKind
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.cache_ops import Breakpoints, OpBook, OpCell
 from nexus_lab.lab.cache_view import (
@@ -22,6 +23,7 @@ from nexus_lab.lab.cache_view import (
 )
 from nexus_lab.lab.cache_work import CacheWork, NoProgram
 from nexus_lab.lab.fork import fork, fork_points
+from nexus_lab.lab.tree_shot import Step
 from nexus_lab.lab.wire import Reply, instant, job
 from nexus_lab.policy_text import POLICIES as NAMED_POLICIES
 
@@ -235,9 +237,9 @@ class CachePanel(CacheWork):
 
         def go() -> dict[str, Any]:
             conversation = self._conversation
-            before = conversation.runner.timeline if conversation is not None else None
+            before = () if conversation is None else self._steps(conversation.runner.timeline)
             done = fork(self.desk, self._log, at, settings or {})
-            if before is not None and done.kinds:
+            if done.kinds:
                 self._left = (*self._left, (done.parent or "before the fork", before))
             kept = self._branches
             moved = tuple(
@@ -361,6 +363,21 @@ class CachePanel(CacheWork):
         self._look()
         self.changed()
         return CachePosition(runner.cursor, len(runner.timeline))
+
+    def _steps(self, timeline: CacheProgram) -> tuple[Step, ...]:
+        """Return the operations of the live program, which the book has folded already."""
+        with self._lock:
+            cells = self._book.cells(timeline, self._breakpoints)
+        adding = (OpKind.APPEND.value, OpKind.SPLICE.value)
+        return tuple(
+            Step(
+                cell.state_id,
+                OpKind(cell.kind),
+                cell.logical - cell.tokens * (cell.kind in adding),
+                cell.tokens,
+            )
+            for cell in cells
+        )
 
     def _look(self) -> None:
         """Take note of slots and arena as well."""

@@ -25,7 +25,7 @@ from nexus_lab.lab.residency_view import ResidencyView
 from nexus_lab.lab.restore_plan import did, plan_restore, try_cold
 from nexus_lab.lab.restore_view import RestoreView
 from nexus_lab.lab.tree_drawing import TreeDrawing
-from nexus_lab.lab.tree_shot import TreeShot, shoot
+from nexus_lab.lab.tree_shot import Step, TreeShot, shoot, steps_of
 from nexus_lab.lab.wire import BadRequest, Lane, instant, job
 from nexus_lab.policy_text import PolicySpec, parse_policy
 
@@ -60,7 +60,7 @@ class CacheWork(Panel):
         self._log = TurnLog()
         self._costs = CostBook()
         self._residency: Residency | None = None
-        self._left: tuple[tuple[str, CacheProgram], ...] = ()
+        self._left: tuple[tuple[str, tuple[Step, ...]], ...] = ()
         self._shot: tuple[Residency, Any, TreeShot] | None = None
         self._plans: tuple[RestorePlan, ...] = ()
         self._done: RestoreDone | None = None
@@ -80,7 +80,8 @@ class CacheWork(Panel):
         runner, left, last = conversation.runner, self._left, self._shot
         key = runner.timeline.id, runner.cursor, left
         if last is None or last[0] is not found or last[1] != key:
-            shot = shoot(runner.store.tree, found.nodes, runner.timeline, runner.cursor, left=left)
+            steps = self._steps(runner.timeline)
+            shot = shoot(runner.store.tree, found.nodes, steps, runner.cursor, left=left)
             last = self._shot = found, key, shot
         return TreeDrawing(last[2])
 
@@ -353,6 +354,10 @@ class CacheWork(Panel):
         """Run on the engine's lane, and wait for it when called from elsewhere."""
         driver = self.desk.driver
         return work() if driver.is_mine else driver.submit(label, work).get()
+
+    def _steps(self, timeline: CacheProgram) -> tuple[Step, ...]:
+        """Return the operations of the live program."""
+        return steps_of(timeline)
 
     def _look(self) -> None:
         """Take note of where rows are; in the thread that works with them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, el, op_mark, pattern, table
-from nexus_lab.lab.tree_shot import shoot
+from nexus_lab.lab.tree_shot import shoot, steps_of
 from nexus_lab.trace.text import count, plural
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ class TreeDrawing(Drawing):
     def of(cls, runner: ProgramRunner) -> TreeDrawing:
         """Return the tree of a runner and of all that share its store; takes the engine's turn."""
         nodes = runner.residency().nodes
-        return cls(shoot(runner.store.tree, nodes, runner.timeline, runner.cursor, name="this program"))
+        steps = steps_of(runner.timeline)
+        return cls(shoot(runner.store.tree, nodes, steps, runner.cursor, name="this program"))
 
     # -- drawn --------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ import numpy as np
 from nexus_lab.cache import Append, Drop, OpKind, Repair, Repos, Splice, Tier, TreeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nexus_lab.cache import CacheProgram, OpTree, TreeNode
 
-__all__ = ["PLACES", "Branch", "TreeShot", "place_of", "shoot"]
+__all__ = ["PLACES", "Branch", "Step", "TreeShot", "place_of", "shoot", "steps_of"]
 
 PLACES: Mapping[Tier, str] = MappingProxyType({Tier.LIVE: "live", Tier.HOST: "host", Tier.DISK: "disk"})
 """Where rows are, in words, the fastest first."""
@@ -27,6 +28,25 @@ _CHANGES = frozenset({OpKind.DROP, OpKind.REPAIR, OpKind.REPOS})
 def place_of(tiers: Tier) -> tuple[str, ...]:
     """Return where rows are; ``gone`` when they are nowhere."""
     return tuple(word for tier, word in PLACES.items() if tier in tiers) or ("gone",)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of a program: the id of the state behind it, where it begins, and its tokens."""
+
+    state_id: str
+    kind: OpKind
+    start: int
+    tokens: int
+
+
+def steps_of(program: CacheProgram) -> tuple[Step, ...]:
+    """Return the operations of a program; folds it anew."""
+    prefixes = list(program.prefixes())
+    return tuple(
+        Step(after.id, after.ops[-1].kind, len(before.layout), _touched(before, after))
+        for before, after in pairwise(prefixes)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +121,10 @@ class TreeShot:
 def shoot(
     tree: OpTree,
     survey: tuple[TreeNode, ...],
-    live: CacheProgram,
+    live: Sequence[Step],
     cursor: int,
     *,
-    left: Iterable[tuple[str, CacheProgram]] = (),
+    left: Iterable[tuple[str, Sequence[Step]]] = (),
     name: str = "this conversation",
 ) -> TreeShot:
     """Return the tree as `survey` has it, with the live program and those that were left for a fork.
@@ -114,7 +134,7 @@ def shoot(
     tree
         To look programs up in; from any thread. What has changed since the survey is left out.
     live
-        All operations of the live conversation.
+        All operations of the live conversation, those ahead of the cursor included.
     cursor
         Operations behind the cursor.
     left
@@ -123,8 +143,8 @@ def shoot(
     maker = _Maker(tree, survey)
     nodes, gone = maker.follow(live)
     maker.name(nodes, gone, name)
-    for run, program in left:
-        found, lost = maker.follow(program)
+    for run, steps in left:
+        found, lost = maker.follow(steps)
         maker.name(found, lost, run)
     return maker.shot(nodes, gone, cursor)
 
@@ -140,20 +160,19 @@ class _Maker:
         self._sizes: dict[int, int] = {}
         self._ghosts: dict[tuple[int, str], int] = {}
 
-    def follow(self, program: CacheProgram) -> tuple[dict[int, int], list[int]]:
+    def follow(self, steps: Sequence[Step]) -> tuple[dict[int, int], list[int]]:
         """Return the node of each kept state of a program by its number of operations, and its lost nodes."""
         found: dict[int, int] = {}
-        prefixes = list(program.prefixes())
-        for number, prefix in enumerate(prefixes[1:], start=1):
-            node = self._node(prefix.id)
+        for number, step in enumerate(steps, start=1):
+            node = self._node(step.state_id)
             if node is not None:
                 found[number] = node
-                self._sizes[node] = _touched(prefixes[number - 1], prefix)
+                self._sizes[node] = step.tokens
         last = max(found, default=0)
-        parent, lost = found.get(last, 0), list[int]()
-        for before, after in zip(prefixes[last:], prefixes[last + 1 :], strict=False):
-            if before.id != after.id:
-                parent = self._ghost(parent, before, after)
+        parent, before, lost = found.get(last, 0), steps[last - 1].state_id if last else "", list[int]()
+        for step in steps[last:]:
+            if step.state_id != before:
+                parent, before = self._ghost(parent, step), step.state_id
                 lost.append(parent)
         return found, lost
 
@@ -166,18 +185,17 @@ class _Maker:
             return None
         return node if node in self._known else None
 
-    def _ghost(self, parent: int, before: CacheProgram, after: CacheProgram) -> int:
+    def _ghost(self, parent: int, step: Step) -> int:
         """Return the number of a node that the tree no longer has; equal ones are one."""
-        key = parent, after.id
+        key = parent, step.state_id
         if key not in self._ghosts:
             number = self._ghosts[key] = -1 - len(self._ghosts)
-            op, start = after.ops[-1], len(before.layout)
             self._lost[number] = Branch(
                 node=number,
                 parent=parent,
-                kind=op.kind,
-                start=start,
-                tokens=_touched(before, after),
+                kind=step.kind,
+                start=step.start,
+                tokens=step.tokens,
                 dropped=0,
                 places=("gone",),
             )

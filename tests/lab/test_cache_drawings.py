@@ -30,7 +30,7 @@ from nexus_lab.lab.restore_plan import Pass, RestoreDone, RestorePlan
 from nexus_lab.lab.restore_view import RestoreView
 from nexus_lab.lab.static_html import page
 from nexus_lab.lab.tree_drawing import PLACE_LETTERS, TreeDrawing, thinned
-from nexus_lab.lab.tree_shot import TreeShot, shoot
+from nexus_lab.lab.tree_shot import TreeShot, shoot, steps_of
 from nexus_lab.policy_text import POLICIES, parse_policy
 from nexus_lab.settings import Profile
 
@@ -49,7 +49,8 @@ def branched():
     tree.insert(live, Tier.LIVE)
     tree.insert(system.append(range(500, 560)), Tier.DISK)
     gone = live.prefix(2).append(range(900, 940)).splice("block", range(40), anchor=3)
-    return shoot(tree, tree.survey(), live.append(range(200, 220)), 4, left=[("r-001", gone)])
+    steps = steps_of(live.append(range(200, 220)))
+    return shoot(tree, tree.survey(), steps, 4, left=[("r-001", steps_of(gone))])
 
 
 # -- elements ------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def test_a_long_tree_keeps_its_ends_its_cursor_and_where_programs_part():
         live = live.append([number])
         tree.insert(live, Tier.HOST)
     tree.insert(live.prefix(100).append([9999]), Tier.DISK)
-    shot = shoot(tree, tree.survey(), live, 150)
+    shot = shoot(tree, tree.survey(), steps_of(live), 150)
     drawn, gaps, hidden = thinned(shot, 40)
     assert len(drawn) <= 40
     ops = {branch.op for branch in drawn}

@@ -13,6 +13,7 @@ from nexus_lab.bench.trajectories import Trajectory
 from nexus_lab.cache import Append, CacheProgram, Drop, Repos, StartKind
 from nexus_lab.cache.costs import Costs
 from nexus_lab.errors import NexusError
+from nexus_lab.lab import TreeDrawing
 from nexus_lab.lab.cache_work import NoProgram
 from nexus_lab.lab.drawing import html_of
 from nexus_lab.lab.dry_session import dry_cost, forgetting_tokens, of_trajectory
@@ -173,6 +174,15 @@ def test_the_tree_follows_cursor_and_program(desk):
     panel.goto(1)
     assert panel.tree().to_frame().filter(here=True)["index"].to_list() == [1]
     assert "live" in panel.tree().to_frame().filter(index=1)["places"].to_list()[0]
+
+
+def test_the_panel_s_tree_is_that_of_its_runner(bundled_engine, tmp_path):
+    with told_desk(bundled_engine, tmp_path, schema_mode="splice(paper)", **DROPPING) as desk:
+        panel = asked(desk, "Say hello", "Say hello again")
+        assert {"splice", "repair"} <= {cell.kind for cell in panel.ops}
+        own = panel.tree().to_frame()
+        assert own.drop("name").equals(TreeDrawing.of(desk.agent.live.runner).to_frame().drop("name"))
+        assert own.filter(op="splice")["tokens"].sum() > 0
 
 
 def test_a_fork_leaves_its_program_in_the_tree(desk):
