@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine.machine import library_versions, machine_facts
     from nexus_lab.engine.patches import AttentionCapture, HiddenBlock, PatchPlan, PatchReport
     from nexus_lab.engine.rope import RopeParameters
-    from nexus_lab.engine.state import SequenceState
+    from nexus_lab.engine.state import SequenceState, rotate_keys
     from nexus_lab.engine.threads import cap_threads
 
 _HOMES = {
@@ -88,7 +88,7 @@ _HOMES = {
     "machine": ("library_versions", "machine_facts"),
     "patches": ("AttentionCapture", "HiddenBlock", "PatchPlan", "PatchReport"),
     "rope": ("RopeParameters",),
-    "state": ("SequenceState",),
+    "state": ("SequenceState", "rotate_keys"),
     "threads": ("cap_threads",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -134,6 +134,7 @@ __all__ = [
     "library_versions",
     "machine_facts",
     "resolve_model",
+    "rotate_keys",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME_OF)

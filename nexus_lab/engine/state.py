@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nexus_lab._core import BuddyArena, StateLayout
     from nexus_lab.engine.rope import RopeParameters
 
-__all__ = ["SequenceState", "state_buffer"]
+__all__ = ["SequenceState", "rotate_keys", "state_buffer"]
 
 
 def state_buffer(n_bytes: int, arena: BuddyArena | None = None) -> NDArray[np.uint8]:
@@ -206,18 +206,23 @@ class SequenceState:
 
     def rotate(self, deltas: NDArray[np.int32], rope: RopeParameters) -> None:
         """Rotate the keys of row i by ``deltas[i]`` positions in place; positions stay as they are."""
-        from nexus_lab import _core
+        rotate_keys([self.key(layer) for layer in range(self.n_layer)], deltas, rope)
 
-        frequencies = {own: own.inv_freq for own in {rope, *rope.by_layer} if own is not None}
-        for layer in range(self.n_layer):
-            own = rope.of_layer(layer)
-            if own is None:
-                continue
-            _core.rotate_keys(
-                self.key(layer),
-                head_dim=own.head_dim,
-                n_rot=own.n_rot,
-                pairing=own.pairing,
-                deltas=deltas,
-                inv_freq=frequencies[own],
-            )
+
+def rotate_keys(keys: Sequence[NDArray[np.float16]], deltas: NDArray[np.int32], rope: RopeParameters) -> None:
+    """Rotate keys in place, float16 [n, width] for each layer, row i by ``deltas[i]`` positions."""
+    from nexus_lab import _core
+
+    frequencies = {own: own.inv_freq for own in {rope, *rope.by_layer} if own is not None}
+    for layer, rows in enumerate(keys):
+        own = rope.of_layer(layer)
+        if own is None:
+            continue
+        _core.rotate_keys(
+            rows,
+            head_dim=own.head_dim,
+            n_rot=own.n_rot,
+            pairing=own.pairing,
+            deltas=deltas,
+            inv_freq=frequencies[own],
+        )

@@ -74,6 +74,7 @@ from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_token
 from nexus_lab.splice.shelf import DEFAULT_QUOTA
 from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
 from nexus_lab.splice.strategies import (
+    Carried,
     Full,
     Leading,
     NoProfile,
@@ -116,6 +117,7 @@ __all__ = [
     "CalibrationCell",
     "CalibrationError",
     "CalibrationSample",
+    "Carried",
     "Choice",
     "CompileError",
     "ContractError",

@@ -61,6 +61,7 @@ class RepairKind(StrEnum):
 
     NONE = "none"
     LEADING = "leading"
+    CARRIED = "carried"
     TRAILING = "trailing"
     PROFILE = "profile"
     SCATTERED = "scattered"

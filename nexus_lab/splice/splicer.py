@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 
 from nexus_lab.engine.errors import ContextFull, PatchFailed, StateRestoreFailed
 from nexus_lab.errors import Decline
-from nexus_lab.splice.base import BlockRefused, RepairPath, SplicePath, SpliceResult, SpliceTimings
+from nexus_lab.splice.base import (
+    BlockRefused,
+    RepairKind,
+    RepairPath,
+    SplicePath,
+    SpliceResult,
+    SpliceTimings,
+)
 from nexus_lab.splice.calibration import load_calibration
+from nexus_lab.splice.carry import add_shift, head_shift
 from nexus_lab.splice.contracts import Bounded, Choice, choose
 from nexus_lab.splice.identity import context_hash
 from nexus_lab.splice.strategies import Full, Leading
@@ -226,12 +234,17 @@ class _Splice:
 
     def in_runs(self, plan: RepairPlan) -> None:
         """Splice and prefill stretch by stretch, from the first to the last."""
+        shift = None
         for run in plan.runs():
             if run.recomputed:
                 with self.clock.step("repair_s"):
                     self.engine.prefill(self.seq, self.block.tokens[run.start : run.stop], logits="none")
+                    if plan.kind is RepairKind.CARRIED:
+                        shift = head_shift(
+                            self.engine, self.seq, self.block, n_past=self.n_past, n_head=run.stop
+                        )
             else:
-                self._splice(run.start, run.stop)
+                self._splice(run.start, run.stop, shift)
 
     def in_one_pass(self, plan: RepairPlan) -> Decline | None:
         """Splice the whole block and compute the plan's tokens over it, or say why not and leave nothing."""
@@ -253,9 +266,11 @@ class _Splice:
             return Decline("pass_failed", error.problem, _INSTEAD)
         return None
 
-    def _splice(self, start: int, stop: int) -> None:
+    def _splice(self, start: int, stop: int, shift: Sequence[NDArray[np.float32]] | None = None) -> None:
         with self.clock.step("rotate_s"):
             rows = self.block.rows_at(self.engine, self.n_past, start=start, stop=stop, arena=self.arena)
+            if shift is not None:
+                add_shift(rows, shift, self.engine.info.rope)
         with self.clock.step("restore_s"):
             self.engine.restore_state(rows, self.seq, append=True)
 

@@ -12,12 +12,15 @@ from nexus_lab.splice.base import RepairKind, RepairPlan
 from nexus_lab.splice.curve import repair_count, repair_fraction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from numpy.typing import NDArray
 
     from nexus_lab.settings import Profile
     from nexus_lab.splice.base import RepairStrategy
 
 __all__ = [
+    "Carried",
     "Full",
     "Leading",
     "NoProfile",
@@ -111,6 +114,40 @@ class Leading:
         """Recompute the first ``ceil(budget * n_tokens)`` tokens."""
         fraction = _checked(self.default_budget if budget is None else budget)
         return _contiguous(RepairKind.LEADING, n_tokens, repair_count(n_tokens, fraction))
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Prefill the head of the block, and splice what follows with the shift that the head's keys showed.
+
+    Behind a conversation, the keys of all tokens of a block move in part together. What the head's keys turn
+    out to differ by from the compiled ones is added to the others, as far as one half of the head foretells
+    it for the other; see `nexus_lab.splice.carry`.
+
+    Attributes
+    ----------
+    default_budget
+        Fraction recomputed when the caller names none.
+    """
+
+    default_budget: float = 0.25
+
+    @property
+    def name(self) -> str:
+        """``carried``."""
+        return RepairKind.CARRIED.value
+
+    def plan(
+        self,
+        n_tokens: int,
+        n_past: int,  # noqa: ARG002
+        budget: float | None = None,
+        *,
+        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+    ) -> RepairPlan:
+        """Recompute the first ``ceil(budget * n_tokens)`` tokens."""
+        fraction = _checked(self.default_budget if budget is None else budget)
+        return _contiguous(RepairKind.CARRIED, n_tokens, repair_count(n_tokens, fraction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,20 +275,27 @@ def strategy(name: str, profile: Profile | None = None) -> RepairStrategy:
     StrategyError
         When there is none of that name.
     """
-    if name == RepairKind.NONE:
-        return NoRepair()
-    if name == RepairKind.FULL:
-        return Full()
-    if name == RepairKind.LEADING:
-        return Leading(profile.repair_budget) if profile else Leading()
     if name == RepairKind.TRAILING:
         return Trailing(profile.k, profile.m, profile.r_base) if profile else Trailing()
-    if name == RepairKind.PROFILE:
-        return Sensitive(profile.repair_budget) if profile else Sensitive()
-    if name == RepairKind.SCATTERED:
-        return Scattered(profile.repair_budget) if profile else Scattered()
+    if name in _BUDGETED:
+        made = _BUDGETED[name]
+        return made(profile.repair_budget) if profile else made()
+    if name in _UNBUDGETED:
+        return _UNBUDGETED[name]()
     known = ", ".join(kind.value for kind in RepairKind)
     raise StrategyError(f"no repair strategy {name!r}", next_step=f"choose one of {known}")
+
+
+_UNBUDGETED: Mapping[str, Callable[[], RepairStrategy]] = {
+    RepairKind.NONE: NoRepair,
+    RepairKind.FULL: Full,
+}
+_BUDGETED: Mapping[str, Callable[..., RepairStrategy]] = {
+    RepairKind.LEADING: Leading,
+    RepairKind.CARRIED: Carried,
+    RepairKind.PROFILE: Sensitive,
+    RepairKind.SCATTERED: Scattered,
+}
 
 
 def _checked(budget: float) -> float:
@@ -263,7 +307,7 @@ def _checked(budget: float) -> float:
 
 
 def _contiguous(kind: RepairKind, n_tokens: int, count: int) -> RepairPlan:
-    first = 0 if kind is RepairKind.LEADING else n_tokens - count
+    first = n_tokens - count if kind is RepairKind.TRAILING else 0
     return _selected(kind, n_tokens, tuple(range(first, first + count)))
 
 
