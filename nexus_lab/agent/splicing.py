@@ -12,6 +12,9 @@ from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.splice import (
+    Choice,
+    Full,
+    RepairKind,
     choose_for,
     compare_logits,
     is_anchored,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.engine import Engine
     from nexus_lab.settings import Profile
-    from nexus_lab.splice import BlockContext, BlockLibrary, Choice, RepairPlan, ToolBlock
+    from nexus_lab.splice import BlockContext, BlockLibrary, RepairPlan, ToolBlock
 
 __all__ = ["Spliced", "Splicer"]
 
@@ -153,6 +156,9 @@ class Splicer:
         preceding = conversation.tokens if conversation.is_plain else None
         anchored = is_anchored(self._engine, block, n_past=n_past, preceding=preceding)
         choice = choose_for(self._engine, block, contract, n_past, anchored=anchored)
+        if choice.plan.kind is RepairKind.CARRIED:
+            reason = "a cache program has no operation that shifts spliced rows, as the carried repair does"
+            choice = Choice(Full().plan(block.n_tokens, n_past), Decline("no_such_operation", reason))
         return choice, anchored
 
     def _splice(
