@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent.base import Observer
     from nexus_lab.agent.endpoint import Endpoint
+    from nexus_lab.agent.endpoint_reply import Reply
     from nexus_lab.agent.loop import Approve, AskBefore
     from nexus_lab.agent.remote_asking import Offers
     from nexus_lab.agent.turn import StageClock, Turn
@@ -130,7 +131,7 @@ class RemoteAgent(TurnLoop):
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as the endpoint gets it."""
-        return rendered(self._said, self.offers.form)
+        return rendered(self._said, as_tools=self.offers.as_tools)
 
     def compile_block(self, _tool: str, **_options: object) -> int:
         """Raise `RemoteUnavailable`: there is no cache of ours that a block could enter."""
@@ -234,17 +235,23 @@ class RemoteAgent(TurnLoop):
 
     def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
         with clock.stage("answer"):
-            reply = self._asker.ask(
-                lambda form: {"messages": rendered(self._said, form)},
-                note="answer",
-                profile=self.profile,
-                max_tokens=self.profile.answer_tokens,
-                on_text=on_token,
-            )
+            reply = self._answer(on_token)
+            if not spoken(reply.text) and self._said[-1].tool and self.offers.as_tools:
+                self._asker.unread()
+                reply = self._answer(on_token)
             if turn.ttft_s is None:
                 turn.ttft_s = clock.elapsed() - reply.seconds + reply.ttft_s
         self._said.append(Said(role="assistant", text=spoken(reply.text)))
         return reply.text.strip()
+
+    def _answer(self, on_token: Callable[[str], None] | None) -> Reply:
+        return self._asker.ask(
+            lambda offers: {"messages": rendered(self._said, as_tools=offers.as_tools)},
+            note="answer",
+            profile=self.profile,
+            max_tokens=self.profile.answer_tokens,
+            on_text=on_token,
+        )
 
     def _shortened(self, text: str) -> str:
         """Cut a result to about the tokens that a local model would get."""

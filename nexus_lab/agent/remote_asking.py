@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.endpoint_reply import Reply
     from nexus_lab.settings import Profile
 
-    Compose = Callable[["CallForm"], Mapping[str, Any]]
+    Compose = Callable[["Offers"], Mapping[str, Any]]
 
 __all__ = ["Asker", "CallForm", "Offers"]
 
@@ -31,18 +31,25 @@ class CallForm(StrEnum):
 
     ``tools``: one tool, and a call is required; ``named_tool``: the same, with the tool named, which older
     vLLM and llama-cpp-python take and llama-server does not; ``json_schema``: an answer under the schema;
-    ``plain``: the prompt asks for JSON. The arguments are checked in each.
+    ``json_object``: the same in an older form; ``plain``: the prompt asks for JSON. The arguments are checked
+    in each.
     """
 
     TOOLS = "tools"
     NAMED = "named_tool"
     SCHEMA = "json_schema"
+    OBJECT = "json_object"
     PLAIN = "plain"
 
     @property
     def has_tools(self) -> bool:
-        """Whether calls and their results are messages of their own."""
+        """Whether the endpoint is shown a tool."""
         return self in (CallForm.TOOLS, CallForm.NAMED)
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the answer is to be under the schema."""
+        return self in (CallForm.SCHEMA, CallForm.OBJECT)
 
     @property
     def next(self) -> CallForm:
@@ -61,10 +68,18 @@ class Offers:
         How it writes calls.
     refused
         Parameters that it does not take.
+    tool_messages
+        Whether calls and their results are messages of their own, not text.
     """
 
     form: CallForm = CallForm.TOOLS
     refused: frozenset[str] = frozenset()
+    tool_messages: bool = True
+
+    @property
+    def as_tools(self) -> bool:
+        """Whether a conversation is shown with messages of tools."""
+        return self.form.has_tools and self.tool_messages
 
 
 # By what endpoints say when they refuse a parameter.
@@ -76,10 +91,13 @@ _PARAMETERS = {
 }
 _CHOICE = re.compile(r"tool_choice(?! param requires)|\brequired\b")
 _TOOL_WORDS = re.compile(r"\btools?\b|tool[_ ]?(?:call|choice|use)|function|jinja", re.IGNORECASE)
+_SCHEMA_WORDS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
+_MESSAGE_WORDS = re.compile(r"\brole\b|\bmessages\b|tool_call_id|template", re.IGNORECASE)
 _FORM_WORDS = {
     CallForm.TOOLS: _TOOL_WORDS,
     CallForm.NAMED: _TOOL_WORDS,
-    CallForm.SCHEMA: re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE),
+    CallForm.SCHEMA: _SCHEMA_WORDS,
+    CallForm.OBJECT: _SCHEMA_WORDS,
 }
 # What is wrong with the schema of one tool says nothing about another's.
 _SCHEMA_FAULT = re.compile(
@@ -87,9 +105,11 @@ _SCHEMA_FAULT = re.compile(
     r"|(?:schema|grammar)[^.]{0,40}(?:invalid|unsupported|is not valid|not permitted)",
     re.IGNORECASE,
 )
+_AS_TEXT = "calls and their results as text"
 _INSTEAD = {
     CallForm.NAMED: "the tool is named (tool_choice)",
     CallForm.SCHEMA: "an answer under the schema (response_format)",
+    CallForm.OBJECT: "an answer under the schema (response_format json_object)",
     CallForm.PLAIN: "the prompt asks for JSON, which is checked",
 }
 
@@ -145,7 +165,7 @@ class Asker:
         Parameters
         ----------
         compose
-            Makes the messages, and what asks for a call, for the form that is tried.
+            Makes the messages, and what asks for a call, for what the endpoint is taken to offer.
 
         Raises
         ------
@@ -157,7 +177,7 @@ class Asker:
         offers, known, refused = self.offers, self.offers, list[Decline]()
         while True:
             self.form = offers.form
-            body = _body(compose(offers.form), offers, profile, max_tokens)
+            body = _body(compose(offers), offers, profile, max_tokens)
             try:
                 reply = self._ask(body, note, offers.form, on_text, on_arguments)
             except (RequestRejected, EndpointFailed, ModelNotFound) as error:
@@ -186,6 +206,12 @@ class Asker:
             reason = "the endpoint takes it, and answers as if it had not been asked"
             code = f"endpoint_ignores_{form.value}"
             self.settle_for(replace(self.offers, form=form.next), Decline(code, reason, _INSTEAD[form.next]))
+
+    def unread(self) -> None:
+        """Take note that the model said nothing to a tool's result, which its template may not show it."""
+        reason = "the model said nothing to a tool's result"
+        decline = Decline("endpoint_ignores_tool_messages", reason, _AS_TEXT)
+        self.settle_for(replace(self.offers, tool_messages=False), decline)
 
     def _ask(
         self,
@@ -243,8 +269,12 @@ def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Off
         for name, pattern in _PARAMETERS.items():
             if name in body and pattern.search(error.said):
                 return replace(offers, refused=offers.refused | {name})
+    shown = any(message["role"] == "tool" for message in body["messages"])
+    asked = "tools" in body or "response_format" in body
+    if (shown and _MESSAGE_WORDS.search(error.said)) or (shown and not asked and rejected):
+        return replace(offers, tool_messages=False)
     words = _FORM_WORDS.get(offers.form)
-    if _uses(offers.form, body) and words is not None and (rejected or words.search(error.said)):
+    if asked and words is not None and (rejected or words.search(error.said)):
         form = offers.form.next
         if form is CallForm.NAMED and not _CHOICE.search(error.said):
             form = CallForm.SCHEMA  # one that takes no tools takes none by name either
@@ -254,16 +284,10 @@ def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Off
     return None
 
 
-def _uses(form: CallForm, body: Mapping[str, Any]) -> bool:
-    if form.has_tools:
-        return "tools" in body or any(message["role"] == "tool" for message in body["messages"])
-    return form is CallForm.SCHEMA and "response_format" in body
-
-
 def _decline(offers: Offers, fewer: Offers, status: int | None) -> Decline:
-    reason = f"the endpoint refuses it, with {status}"
+    what, instead = "tool_messages", _AS_TEXT
     if fewer.form is not offers.form:
-        return Decline(f"endpoint_refuses_{offers.form.value}", reason, _INSTEAD[fewer.form])
-    (name,) = fewer.refused - offers.refused
-    instead = "max_completion_tokens" if name == "max_tokens" else f"no {name}"
-    return Decline(f"endpoint_refuses_{name}", reason, instead)
+        what, instead = offers.form.value, _INSTEAD[fewer.form]
+    for what in fewer.refused - offers.refused:
+        instead = "max_completion_tokens" if what == "max_tokens" else f"no {what}"
+    return Decline(f"endpoint_refuses_{what}", f"the endpoint refuses it, with {status}", instead)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent.base import Emitter
     from nexus_lab.agent.endpoint_reply import Reply
-    from nexus_lab.agent.remote_asking import Asker
+    from nexus_lab.agent.remote_asking import Asker, Offers
     from nexus_lab.arguments import GrammarPlan, Grounding, Violation
     from nexus_lab.registry import ToolSpec
     from nexus_lab.settings import Profile
@@ -78,9 +78,9 @@ class Said:
     call: int = 0
 
 
-def rendered(said: Sequence[Said], form: CallForm) -> list[dict[str, Any]]:
+def rendered(said: Sequence[Said], *, as_tools: bool) -> list[dict[str, Any]]:
     """Return the messages as an endpoint takes them; calls and results as text where it has no tools."""
-    return [_as_tools(one) if one.tool and form.has_tools else _as_text(one) for one in said]
+    return [_as_tools(one) if one.tool and as_tools else _as_text(one) for one in said]
 
 
 def _as_tools(one: Said) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _as_tools(one: Said) -> dict[str, Any]:
     function = {"name": _wire_name(one.tool or ""), "arguments": _compact(one.arguments)}
     return {
         "role": "assistant",
-        "content": None,
+        "content": "",  # one takes no null, another wants the key
         "tool_calls": [{"id": name, "type": "function", "function": function}],
     }
 
@@ -212,7 +212,7 @@ class RemoteCalls:
     ) -> Reply:
         tell(call_opening(wanted.spec.name))
         reply = self._asker.ask(
-            lambda form: wanted.composed(said, form, more),
+            lambda offers: wanted.composed(said, offers, more),
             note="arguments",
             profile=profile,
             max_tokens=profile.max_tokens,
@@ -235,7 +235,7 @@ class RemoteCalls:
             return reply.arguments or "", None, problem
         text = _json_in(spoken(reply.text)) if reply.arguments is None else reply.arguments or "{}"
         if (form.has_tools and reply.called is None) or (
-            form is CallForm.SCHEMA and not wanted.holds(text, cut=reply.stop_reason == "length")
+            form.has_schema and not wanted.holds(text, cut=reply.stop_reason == "length")
         ):
             self._asker.ignored()
         arguments, problem = wanted.checked(text)
@@ -267,11 +267,14 @@ class _Wanted:
         return {name: value for name, value in values if properties.get(name) == {"enum": [value]}}
 
     def composed(
-        self, said: Sequence[Said], form: CallForm, more: Sequence[Mapping[str, Any]]
+        self, said: Sequence[Said], offers: Offers, more: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return the messages, and what asks for the call."""
+        form = offers.form
         text = self.request if form.has_tools else self._prompt()
-        body: dict[str, Any] = {"messages": [*rendered(said, form), {"role": "user", "content": text}, *more]}
+        body: dict[str, Any] = {
+            "messages": [*rendered(said, as_tools=offers.as_tools), {"role": "user", "content": text}, *more]
+        }
         if form.has_tools:
             named = {"type": "function", "function": {"name": self.name}}
             body["tools"] = [{"type": "function", "function": self._function()}]
@@ -281,6 +284,8 @@ class _Wanted:
                 "type": "json_schema",
                 "json_schema": {"name": self.name, "schema": self.schema()},
             }
+        elif form is CallForm.OBJECT:
+            body["response_format"] = {"type": "json_object", "schema": self.schema()}
         return body
 
     def schema(self) -> dict[str, Any]:

@@ -111,6 +111,17 @@ class Handler(BaseHTTPRequestHandler):
             "no_required": (body.get("tool_choice") == "required", 400, "tool_choice must be auto or named"),
             "mute_tools": ("tools" in body or called, 422, "unprocessable"),
             "no_schema": ("response_format" in body, 400, "response_format is not supported"),
+            "no_json_schema": (
+                body.get("response_format", {}).get("type") == "json_schema",
+                500,
+                "Input should be 'text' or 'json_object' (response_format)",
+            ),
+            "no_tool_messages": (called, 422, "unprocessable"),
+            "no_null": (
+                any(message.get("content") is None for message in body["messages"]),
+                500,
+                "7 validation errors: role: Input should be 'system'",
+            ),
             "no_options": ("stream_options" in body, 400, "unknown field stream_options"),
             "no_seed": ("seed" in body, 400, "Unsupported parameter: 'seed'"),
             "new_limit": ("max_tokens" in body, 400, "Use 'max_completion_tokens' in place of 'max_tokens'"),
@@ -128,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         tools = [] if ignored else body.get("tools", [])
         form = None if "ignores_schema" in flaws else body.get("response_format")
-        schema = form["json_schema"]["schema"] if form else None
+        schema = (form.get("json_schema") or form)["schema"] if form else None
         name = None
         if tools:
             choice = body["tool_choice"]

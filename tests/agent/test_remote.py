@@ -174,6 +174,13 @@ def test_the_signature_costs_less_than_the_full_schema(make_remote):
         ("smol+no_required", ["endpoint_refuses_tools"], "named_tool"),
         ("smol+ignores_required", ["endpoint_ignores_tools"], "named_tool"),
         ("smol+no_stream", [], "tools"),
+        ("smol+no_null", [], "tools"),
+        ("smol+no_tool_messages", ["endpoint_refuses_tool_messages"], "tools"),
+        (
+            "smol+no_tools+no_json_schema",
+            ["endpoint_refuses_tools", "endpoint_refuses_json_schema"],
+            "json_object",
+        ),
         ("smol+no_options", ["endpoint_refuses_stream_options"], "tools"),
         ("smol+no_seed", ["endpoint_refuses_seed"], "tools"),
         ("smol+new_limit", ["endpoint_refuses_max_tokens"], "tools"),
@@ -207,11 +214,20 @@ def test_without_any_help_the_call_is_found_in_the_text(make_remote, chat, said)
     turn = agent.ask(HELLO)
     assert turn.arguments == json.loads(RIGHT)
     assert agent.offers.form == "plain"
-    prompt = chat.bodies()[2]["messages"][-1]["content"]
+    prompt = chat.bodies()[3]["messages"][-1]["content"]
     assert prompt.startswith("Tool: echo(")
     assert 'These arguments are known: {"text":"hello there"}' in prompt
     roles = [message["role"] for message in chat.bodies()[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]  # the result as text, since it knows no tools
+
+
+def test_a_result_that_the_model_does_not_see_is_shown_as_text(make_remote, chat):
+    listener = Listener()
+    chat.script({"text": ""})
+    turn = make_remote(spec=echo_spec({"type": "string"}), observers=[listener]).ask(HELLO)
+    assert turn.answer
+    assert listener.declined() == ["endpoint_ignores_tool_messages"]
+    assert chat.bodies()[1]["messages"][-1] == {"role": "user", "content": "Result of echo:\nhello there"}
 
 
 def test_a_schema_that_is_not_taken_says_nothing_of_another_tool_s(make_remote, chat):
@@ -223,17 +239,18 @@ def test_a_schema_that_is_not_taken_says_nothing_of_another_tool_s(make_remote, 
     assert [code for code in listener.declined() if code.startswith("endpoint")] == [
         "endpoint_refuses_tools",
         "endpoint_refuses_json_schema",
+        "endpoint_refuses_json_object",
     ]
-    assert "response_format" not in chat.bodies()[2]
+    assert "response_format" not in chat.bodies()[3]
     assert agent.offers.form == "tools"
     assert agent.ask('Say "good night"').outcome is TurnOutcome.CALLED
-    assert chat.bodies()[4]["tool_choice"] == "required"
+    assert chat.bodies()[5]["tool_choice"] == "required"
 
 
 @pytest.mark.parametrize("flaw", ["smol+ignores_tools", "smol+ignores_tools+ignores_schema"])
 def test_an_endpoint_that_ignores_what_it_is_asked_is_asked_otherwise(make_remote, chat, flaw):
     listener = Listener()
-    chat.script(*[{"text": "I would rather chat."}] * 2, {"text": "Would you?"}, {"text": RIGHT})
+    chat.script(*[{"text": "I would rather chat."}] * 2, *[{"text": "Would you?"}] * 2, {"text": RIGHT})
     agent = make_remote(flaw, observers=[listener])
     turn = agent.ask(HELLO)
     assert turn.arguments == json.loads(RIGHT)
@@ -241,6 +258,7 @@ def test_an_endpoint_that_ignores_what_it_is_asked_is_asked_otherwise(make_remot
         "endpoint_ignores_tools",
         "endpoint_ignores_named_tool",
         "endpoint_ignores_json_schema",
+        "endpoint_ignores_json_object",
     ]
     assert agent.offers.form == "plain"
 

@@ -104,5 +104,5 @@ def test_a_request_that_is_refused_however_it_is_put_is_told(make_remote, chat):
     assert type(turn.problem) is RequestRejected
     assert "400: bad request" in turn.problem.problem
     assert agent.offers.form == "tools"  # nothing shows that it was this that was refused
-    assert len(chat.log()) == 4
+    assert len(chat.log()) == 5
     assert not [code for code in listener.declined() if code.startswith("endpoint")]
