@@ -174,7 +174,7 @@ class Asker:
         Cancelled
             When the turn was given up.
         """
-        offers, known, refused = self.offers, self.offers, list[Decline]()
+        offers, known, refused, of_one_tool = self.offers, self.offers, list[Decline](), False
         while True:
             self.form = offers.form
             body = _body(compose(offers), offers, profile, max_tokens)
@@ -185,7 +185,7 @@ class Asker:
                 if fewer is None:
                     raise
                 refused.append(_decline(offers, fewer, error.status))
-                of_one_tool = fewer.form is not offers.form and _SCHEMA_FAULT.search(error.said)
+                of_one_tool |= fewer.form is not offers.form and bool(_SCHEMA_FAULT.search(error.said))
                 known = replace(fewer, form=known.form) if of_one_tool else fewer
                 offers = fewer
             else:

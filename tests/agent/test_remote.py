@@ -230,10 +230,11 @@ def test_a_result_that_the_model_does_not_see_is_shown_as_text(make_remote, chat
     assert chat.bodies()[1]["messages"][-1] == {"role": "user", "content": "Result of echo:\nhello there"}
 
 
-def test_a_schema_that_is_not_taken_says_nothing_of_another_tool_s(make_remote, chat):
+@pytest.mark.parametrize("model", ["smol+picky", "smol+no_schema+picky"])
+def test_a_schema_that_is_not_taken_says_nothing_of_another_tool_s(make_remote, chat, model):
     listener = Listener()
     chat.script({"text": RIGHT})
-    agent = make_remote("smol+picky", observers=[listener])
+    agent = make_remote(model, observers=[listener])
     turn = agent.ask(HELLO)
     assert turn.arguments == json.loads(RIGHT)
     assert [code for code in listener.declined() if code.startswith("endpoint")] == [
