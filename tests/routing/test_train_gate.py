@@ -183,3 +183,17 @@ def test_parameters_of_described_tools_are_by_name():
 def test_there_must_be_something_to_learn_from(registry: Registry):
     with pytest.raises(RoutingError, match="no request has its tool"):
         train_reader([Lesson(registry, ROWS[-1:])], held=0.0)
+
+
+@pytest.mark.model
+def test_pairs_score_the_same_however_they_are_read_together():
+    from nexus_lab.routing.pair_model import pair_scores
+    from nexus_lab.routing.reader import load_reader
+
+    reader = load_reader()
+    texts = ["fetch Download a web page.", "get current time", "list issues " + "of a repository " * 12]
+    one_by_one = np.concatenate([reader.score("How late is it?", [text]) for text in texts])
+    pairs = [("How late is it?", text) for text in texts]
+    for together in (2, 3):
+        found = pair_scores(reader._model, reader._tokenizer, pairs, together=together)
+        np.testing.assert_allclose(found.detach().numpy(), one_by_one, atol=1e-4)
