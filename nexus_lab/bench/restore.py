@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.bench.base import ResultsError, median_interval, proportion
-from nexus_lab.cache import CacheProgram, Drop, ProgramRunner, Repos
+from nexus_lab.cache import Append, CacheProgram, Drop, ProgramRunner, Repos
 from nexus_lab.splice import kl_divergence, prompt_tokens
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def measure_restore(
     snapshots, and ``restore_s``. ``restore_exact`` is the share of restores whose rows and logits are, bit
     for bit, those of the same steps where no cell is used twice; a repos moves rows to cells of its own, so
     that there it is not expected. ``restore_dkl`` is that of the logits against segment by segment as it goes
-    by itself, and ``noise_dkl`` what other cells alone make: the larger of two.
+    by itself, and ``noise_dkl`` what the same steps differ by in other cells or other batches: the largest of
+    two placements and of one token at a time.
 
     Raises
     ------
@@ -131,7 +132,7 @@ def _case(engine: Engine, programs: Sequence[CacheProgram], case: dict[str, int]
             times["at_once"].append(_seconds(result))
             exact.append(_same((engine.save_state(result.seq), result.logits), wanted))
         far.append(_dkl(stepwise.logits, result.logits))
-        others = (wanted[1], _shifted(engine, program))
+        others = (wanted[1], _shifted(engine, program), _by_token(engine, program))
         noise.append(max(_dkl(stepwise.logits, other) for other in others))
     own = {**case, "system": "full"}
     return [
@@ -184,6 +185,17 @@ def _shifted(engine: Engine, program: CacheProgram) -> NDArray[np.float32] | Non
             return runner.run(program).logits
     finally:
         engine.release_sequence(seq)
+
+
+def _by_token(engine: Engine, program: CacheProgram) -> NDArray[np.float32] | None:
+    """Go token by token, which sums in another order than a batch; returns the logits."""
+    engine.clear()
+    with ProgramRunner(engine) as runner:
+        for op in program.ops:
+            parts = [Append((token,)) for token in op.tokens] if isinstance(op, Append) else [op]
+            for part in parts:
+                result = runner.step(part)
+        return result.logits
 
 
 def _dkl(one: NDArray[np.float32] | None, two: NDArray[np.float32] | None) -> float:
