@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nexus_lab.cli._output import console
 from nexus_lab.errors import Cancelled
@@ -19,7 +19,8 @@ __all__ = ["bar", "told_when_stopped"]
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar while the block runs; gives what is to be told of things done and all of them."""
-    with Progress(console=console, transient=True) as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from nexus_lab.cli._options import Context, Flash, Model, Threads
 from nexus_lab.cli._output import console, plain
+from nexus_lab.cli._progress import bar
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from nexus_lab.engine import Engine
     from nexus_lab.splice import BlockReport
@@ -74,7 +74,7 @@ def build(
     with Engine.load(model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention) as engine:
         library = BlockLibrary(engine, quota=room)
         recipes = block_recipes(engine, tools, system=_system(system), context=context.value)
-        with _bar("compiling") as tell:
+        with bar("compiling") as tell:
             done = build_blocks(library, recipes, on_progress=tell)
         console.print(
             plain(
@@ -198,7 +198,7 @@ def _survey(
 ) -> tuple[BlockReport, ...]:
     from nexus_lab.splice import library_root, survey
 
-    with _compared(registry, model, threads) as (engine, tools), _bar("reading") as tell:
+    with _compared(registry, model, threads) as (engine, tools), bar("reading") as tell:
         return survey(library_root(), engine=engine, tools=tools, verify=verify, on_progress=tell)
 
 
@@ -245,14 +245,6 @@ def _beyond(quota: int, reports: Sequence[BlockReport]) -> list[BlockReport]:
         gone.append(report)
         total -= report.nbytes
     return gone
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _quota(text: str) -> int | None:
