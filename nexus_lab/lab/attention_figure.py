@@ -27,7 +27,7 @@ AGES = ("any", "0", "1", "2", "3-4", "5-8", "9+")
 """Ages in turns, from what came since the last reply; the sink and the system prompt have any."""
 _NEXT_STEP = "give what `nexus-lab eval attention --json FILE` wrote"
 _CELL, _HIGH, _LEFT, _TOP = 66, 36, 62, 20
-_LIGHT = 0.6  # share of the colour map from which on its colours are light
+_LIGHT = 0.179  # relative luminance above which black has more contrast than white
 _RAMP = 16
 
 
@@ -216,7 +216,8 @@ class AttentionFigure(Drawing):
         if item is None:
             return [el("rect", x=x, y=y, width=_CELL - 2, height=_HIGH - 2, class_="dr-none")]
         share = min(1.0, item.share / self._most())
-        ink = "dr-on-light" if share >= _LIGHT else "dr-on-dark"
+        colour = colour_at(share, VIRIDIS)
+        ink = "dr-on-light" if _luminance(colour) > _LIGHT else "dr-on-dark"
         middle = x + _CELL / 2 - 1
         words = f"{_name(item)}: {_percent(item)} of the attention, {_lift(item)} per token"
         above = el("path", d=f"M{x + _CELL - 10} {y}h8v8z", class_=ink) if item.share > self._most() else None
@@ -228,7 +229,7 @@ class AttentionFigure(Drawing):
                 y=y,
                 width=_CELL - 2,
                 height=_HIGH - 2,
-                fill=colour_at(share, VIRIDIS),
+                fill=colour,
             ),
             el("text", f"{100 * item.share:.1f} %", x=middle, y=y + 15, class_=f"dr-middle {ink}"),
             el("text", f"{number(item.lift, 2)}×", x=middle, y=y + 28, class_=f"dr-middle {ink}"),
@@ -258,6 +259,18 @@ class AttentionFigure(Drawing):
         schema = {"role": pl.String, "age": pl.String, **dict.fromkeys(numbers, pl.Float64), "n": pl.Int64}
         rows = [{name: getattr(item, name) for name in schema} for item in self.looked]
         return pl.DataFrame(rows, schema=schema)
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of a hex colour, 0 to 1, as the WCAG define it."""
+    parts = (value / 255 for value in bytes.fromhex(colour.removeprefix("#")))
+    red, green, blue = (_linear(part) for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(part: float) -> float:
+    """Return a channel of sRGB as light; the constants are sRGB's."""
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 - as above
 
 
 def _name(item: Looked) -> str:

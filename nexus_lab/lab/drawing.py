@@ -250,11 +250,13 @@ def pattern(kind: str, x: float, y: float, width: float, height: float) -> Eleme
     )
 
 
-def op_mark(kind: str, x: float, y: float, width: float, height: float) -> list[Element]:
-    """Return the head of an operation: its letter on its colour, and its pattern."""
+def op_mark(
+    kind: str, x: float, y: float, width: float, height: float, *, filled: bool = True
+) -> list[Element]:
+    """Return the head of an operation: letter on its colour, and pattern; what is dropped is not filled."""
     side = min(width, 14.0)
     return [
-        pattern(kind, x, y, width, height),
+        pattern(kind if filled else "drop", x, y, width, height),
         el("rect", x=x, y=y, width=side, height=height, class_=f"dr-ink-{kind}"),
         el("text", OP_LETTERS[kind], x=x + side / 2, y=y + height / 2 + 4, class_="dr-letter"),
     ]

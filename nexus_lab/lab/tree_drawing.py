@@ -176,7 +176,7 @@ class TreeDrawing(Drawing):
             "g",
             el("title", _told(branch)),
             el("rect", x=x, y=y, width=_WIDTH, height=_HEIGHT, class_="dr-ground"),
-            *op_mark(branch.kind.value, x, y, _WIDTH, _HEAD),
+            *op_mark(branch.kind.value, x, y, _WIDTH, _HEAD, filled=not faded),
             el("text", _short(branch), x=x + _WIDTH / 2, y=y + 28, class_="dr-middle"),
             *_band(branch.places, x, y + _HEIGHT - _BAND),
             el(
