@@ -109,6 +109,7 @@ class Agent(TurnLoop):
         self._store = SnapshotStore.for_engine(engine, disk=disk)
         self._pool = SequencePool(engine, tree=self._store.tree)
         self._conversation: Conversation | None = None
+        self._holds = False
 
     # -- conversations ------------------------------------------------------------------------------------
 
@@ -217,37 +218,46 @@ class Agent(TurnLoop):
     # -- the turn -----------------------------------------------------------------------------------------
 
     def _cancel(self) -> None:
-        self.engine.cancel()
+        # Somebody else's turn may hold the engine, while this one waits for it.
+        if self._holds:
+            self.engine.cancel()
 
     @contextmanager
     def _begun(self, turn: Turn) -> Iterator[None]:
-        conversation = self._continued(turn)
-        self._check_stopped()
-        with self._undone_on_failure(conversation), self.engine.turn():
-            yield
+        if self._conversation is not None:
+            self._conversation.rejoin()
+        with self._undone_on_failure(), self.engine.turn():
+            self._holds = True
+            try:
+                self._check_stopped()
+                self._continue(turn)
+                yield
+            finally:
+                self._holds = False
 
-    def _continued(self, turn: Turn) -> Conversation:
-        """Return the turn's conversation; one that it opens may begin with warm tokens."""
+    def _continue(self, turn: Turn) -> None:
+        """Go on with the conversation; one that is opened may begin with warm tokens."""
         opened = self._conversation is None
-        conversation = self.conversation
+        self.conversation.policy = self._policy()
         if opened:
-            turn.reused_tokens += conversation.reused
-        conversation.rejoin()
-        conversation.policy = self._policy()
-        return conversation
+            turn.reused_tokens += self.conversation.reused
 
     @contextmanager
-    def _undone_on_failure(self, conversation: Conversation) -> Iterator[None]:
-        """Take back what the block did to the conversation, when it fails.
+    def _undone_on_failure(self) -> Iterator[None]:
+        """Take back what the block did to the conversation, when it fails; one that it opened is closed.
 
         Stands outside the engine's turn, since a stopped turn refuses to decode until it is left.
         """
-        mark = conversation.mark()
+        before = self._conversation
+        mark = before.mark() if before is not None else None
         try:
             yield
         except BaseException:
             try:
-                conversation.rewind(mark)
+                if before is None or mark is None:
+                    self.new_conversation()
+                else:
+                    before.rewind(mark)
             except (NexusError, KeyboardInterrupt):
                 _LOG.warning("the conversation could not be rewound, and starts anew")
                 self.new_conversation()
