@@ -13,6 +13,7 @@ from nexus_lab.arguments.lexicon import CALLED, ROLES, WAYS
 from nexus_lab.arguments.options import option_features, several
 from nexus_lab.arguments.spans import is_statement
 from nexus_lab.arguments.wants import shape
+from nexus_lab.arguments.zones import is_zone_name
 from nexus_lab.registry import load_jsonschema
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def _admits(argument: Argument, value: Any) -> bool:
     """Whether a value satisfies the argument's own schema."""
     if argument.is_statement:
         return is_statement(value)
+    if argument.is_zone:
+        return is_zone_name(value)
     return argument.is_plain or _is_valid(argument.schema, value)
 
 

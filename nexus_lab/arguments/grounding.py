@@ -162,7 +162,7 @@ def _grounding(choices: Sequence[Choices], picks: Sequence[int], minimum: Minimu
         if one.value is not NOTHING and argument not in unsure
     }
     left = [one.argument for one in choices if one.argument.required and one.argument.name not in given]
-    usual = {one.name: one.schema["default"] for one in left if "default" in one.schema}
+    usual = {one.name: one.usual for one in left if "default" in one.schema or one.usual is not None}
     free = {one.name for one in left if one.may_be_written}
     return Grounding(
         {name: one.value for name, one in given.items()} | usual,

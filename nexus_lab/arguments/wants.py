@@ -22,6 +22,11 @@ _PLAIN = frozenset({"type", "description", "title", "default", "examples", "exam
 # What a model may add to a value by itself, by the shape of it.
 _WAYS = {", W": "[A-Z]{2,3}", ", A": "[A-Z][a-z]+"}
 _EXCEPTED = re.compile(r"\b(?:except|other than|not)\b")
+# ``Use 'UTC' as local timezone if no timezone is provided by the user.``
+_FALLBACK = re.compile(
+    r"\b[Uu]se ['\"`]([^'\"`\n]{1,40})['\"`][^.'\"`\n]{0,40} if (?:no|none)\b[^.\n]{0,40} (?:is |was )?"
+    r"(?:given|provided|said|specified)\b"
+)
 _EXAMPLE = re.compile(
     r"(?:e\.g\.?|for example|such as|like|format|example)[^'\"`A-Za-z0-9]{0,6}(?:of )?"
     r"['\"`]?([^'\"`;)]{2,40})",
@@ -110,6 +115,23 @@ class Argument:
         """Whether it takes a statement in SQL."""
         asked = re.search(r"\bsql\b", f"{self.schema.get('description', '')} {self.name}", re.IGNORECASE)
         return bool(asked and self.kind == "string" and {"query", "sql", "statement"} & set(self.words))
+
+    @cached_property
+    def is_zone(self) -> bool:
+        """Whether it takes a time zone by its name in the IANA database, and nothing else."""
+        asked = re.search(r"\bIANA\b", str(self.schema.get("description", "")))
+        return bool(asked and self.kind == "string" and self.fit("zone") == "name")
+
+    @cached_property
+    def usual(self) -> Any:
+        """What is written where nothing was said: its default, or what its description names for that.
+
+        ``None`` where there is neither.
+        """
+        if "default" in self.schema:
+            return self.schema["default"]
+        told = _FALLBACK.search(str(self.schema.get("description", "")))
+        return told[1] if told and self.kind == "string" else None
 
     @property
     def must_be_given(self) -> bool:

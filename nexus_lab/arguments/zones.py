@@ -9,7 +9,7 @@ from zoneinfo import available_timezones
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["zones_said"]
+__all__ = ["is_zone_name", "zones_said"]
 
 # Areas of the IANA database that hold cities; the others are old names and offsets.
 _AREAS = frozenset(
@@ -28,6 +28,12 @@ _AREAS = frozenset(
 )
 
 
+def is_zone_name(text: str) -> bool:
+    """Whether `text` is the name of a time zone; without a zone database on the machine any text may be."""
+    known = _names()
+    return text in known or not known
+
+
 def zones_said(parts: Iterable[str]) -> list[str]:
     """Return the IANA names among `parts`, which may name a zone (``Asia/Tokyo``, ``UTC``) or its city.
 
@@ -38,8 +44,13 @@ def zones_said(parts: Iterable[str]) -> list[str]:
 
 
 @cache
+def _names() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+@cache
 def _by_name() -> dict[str, str]:
-    zones = sorted(available_timezones())
+    zones = sorted(_names())
     cities = {
         _key(zone.rsplit("/", 1)[1]): zone for zone in reversed(zones) if zone.partition("/")[0] in _AREAS
     }
