@@ -86,6 +86,7 @@ class Offers:
 _PARAMETERS = {
     "max_tokens": re.compile(r"max_completion_tokens"),
     "stream_options": re.compile(r"stream_options|include_usage"),
+    "stream": re.compile(r"\bstream(?:ing)?\b", re.IGNORECASE),
     "seed": re.compile(r"\bseed\b", re.IGNORECASE),
     "temperature": re.compile(r"\btemperature\b", re.IGNORECASE),
 }
@@ -252,12 +253,15 @@ def _body(composed: Mapping[str, Any], offers: Offers, profile: Profile, max_tok
         "max_tokens": max_tokens,
         "temperature": profile.temperature,
         "seed": profile.seed,
+        "stream": True,
         "stream_options": {"include_usage": True},
     }
     kept = {name: value for name, value in options.items() if name not in offers.refused}
     if "max_tokens" in offers.refused:
         kept["max_completion_tokens"] = max_tokens
-    return {**composed, **kept, "stream": True}
+    if "stream" in offers.refused:
+        kept.pop("stream_options", None)  # a whole answer has the usage in it
+    return {**composed, **kept}
 
 
 def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Offers | None:

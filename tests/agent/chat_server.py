@@ -123,6 +123,7 @@ class Handler(BaseHTTPRequestHandler):
                 "7 validation errors: role: Input should be 'system'",
             ),
             "no_options": ("stream_options" in body, 400, "unknown field stream_options"),
+            "no_streaming": (body.get("stream", False), 400, "Streaming is not supported"),
             "no_seed": ("seed" in body, 400, "Unsupported parameter: 'seed'"),
             "new_limit": ("max_tokens" in body, 400, "Use 'max_completion_tokens' in place of 'max_tokens'"),
         }

@@ -182,6 +182,7 @@ def test_the_signature_costs_less_than_the_full_schema(make_remote):
             "json_object",
         ),
         ("smol+no_options", ["endpoint_refuses_stream_options"], "tools"),
+        ("smol+no_streaming", ["endpoint_refuses_stream"], "tools"),
         ("smol+no_seed", ["endpoint_refuses_seed"], "tools"),
         ("smol+new_limit", ["endpoint_refuses_max_tokens"], "tools"),
     ],
