@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from remote_tools import HELLO, Listener
@@ -59,6 +60,7 @@ def test_every_failure_of_an_endpoint_is_typed_and_the_next_turn_works(make_remo
     assert (agent.history, agent.messages) == ((), [])
     agent.profile = agent.profile.changed(answer_tokens=1)
     agent.router.tool = None
+    agent._asker._endpoint = replace(agent.endpoint, timeout_s=60.0)  # a busy machine takes its time
     again = agent.ask("Hello")
     assert (again.outcome, again.problem) == (TurnOutcome.ABSTAINED, None)
 
