@@ -204,7 +204,7 @@ class Asker:
         """Take note that the endpoint took the form, and did not hold to it."""
         form = self.form
         if form is self.offers.form and form is not CallForm.PLAIN:
-            reason = "the endpoint takes it, and answers as if it had not been asked"
+            reason = f"the endpoint takes {form.value}, and answers as if it had not been asked"
             code = f"endpoint_ignores_{form.value}"
             self.settle_for(replace(self.offers, form=form.next), Decline(code, reason, _INSTEAD[form.next]))
 
@@ -294,4 +294,4 @@ def _decline(offers: Offers, fewer: Offers, status: int | None) -> Decline:
         what, instead = offers.form.value, _INSTEAD[fewer.form]
     for what in fewer.refused - offers.refused:
         instead = "max_completion_tokens" if what == "max_tokens" else f"no {what}"
-    return Decline(f"endpoint_refuses_{what}", f"the endpoint refuses it, with {status}", instead)
+    return Decline(f"endpoint_refuses_{what}", f"the endpoint refuses {what}, with {status}", instead)
