@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nexus_lab.cli._options import Json
-from nexus_lab.cli._output import console
+from nexus_lab.cli._options import Json, Model
+from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._results import show_results
 
 __all__ = ["app"]
@@ -51,6 +51,32 @@ def tree(
 
     with console.status("matching"):
         result = bench.run(programs=tuple(programs or bench.PROGRAMS))
+    show_results(result, json)
+
+
+@app.command()
+def agent(
+    model: Model = "bundled",
+    turns: Annotated[int, typer.Option(min=1, help="Turns asked from threads.")] = 200,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that ask them of one engine.")] = 4,
+    stops: Annotated[int, typer.Option(min=1, help="Turns that are stopped in a long prefill.")] = 20,
+    deaths: Annotated[int, typer.Option(min=1, help="Calls whose server is killed.")] = 5,
+    session: Annotated[int, typer.Option(min=1, help="Turns of the long session.")] = 30,
+    json: Json = None,
+) -> None:
+    """Put the agent loop through threads, stops, servers that die and a long session, with real servers."""
+    from nexus_lab.bench import agent as bench
+
+    with console.status("starting") as status:
+        result = bench.run(
+            model=model,
+            turns=turns,
+            threads=threads,
+            stops=stops,
+            deaths=deaths,
+            session=session,
+            tell=lambda text: status.update(plain(text)),
+        )
     show_results(result, json)
 
 

@@ -234,6 +234,35 @@ def test_stop_in_prefill_takes_the_turn_back(make_agent):
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
 
 
+def test_stopping_a_turn_that_waits_for_the_engine_leaves_the_others_alone(make_agent):
+    working, waiting = make_agent("hello"), make_agent("hello")
+    busy = threading.Event()
+    outcomes = {}
+
+    def ask(name, agent, request, **options):
+        outcomes[name] = agent.ask(request, **options).outcome
+
+    def hold(*_progress):
+        busy.set()
+        held.wait(5)
+
+    held = threading.Event()
+    first = threading.Thread(
+        target=ask, args=("working", working, "Say hello " * 60), kwargs={"on_progress": hold}
+    )
+    first.start()
+    assert busy.wait(60)
+    second = threading.Thread(target=ask, args=("waiting", waiting, "Say hello"))
+    second.start()
+    while not waiting._asking:
+        time.sleep(0.01)
+    waiting.stop()
+    held.set()
+    first.join(60)
+    second.join(60)
+    assert outcomes == {"working": TurnOutcome.CALLED, "waiting": TurnOutcome.CANCELLED}
+
+
 def test_a_request_longer_than_the_context_is_a_typed_failure(make_agent):
     agent = make_agent("hello")
     turn = agent.ask("word " * 3000)

@@ -1,0 +1,298 @@
+"""How the agent loop holds up: threads, stops, servers that die, a long session; all with real servers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nexus_lab.agent import Agent, EventKind, Turn, TurnOutcome
+from nexus_lab.bench.base import Result, ResultFile, insist_positive, median_interval, proportion
+from nexus_lab.demo.tools import demo_tools
+from nexus_lab.engine import ContextFull, Engine
+from nexus_lab.registry import ServerError
+from nexus_lab.routing import Router
+from nexus_lab.settings import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nexus_lab.agent import Event
+    from nexus_lab.registry import Toolbox
+
+__all__ = ["REQUESTS", "run"]
+
+REQUESTS = (
+    "Convert 14:30 from Europe/Berlin to America/New_York time.",
+    "Which tables are in the database?",
+    "Show the working tree status of the repository at ./inventory",
+    "Run SELECT name, price FROM products WHERE stock > 1",
+    "Convert 09:15 from Asia/Tokyo to Europe/London time.",
+    "Show the commit log of ./inventory",
+    "Run SELECT count(*) FROM orders",
+    "Describe the table products",
+    "List the branches of ./inventory",
+    "Convert 18:45 from America/Sao_Paulo to Asia/Kolkata time.",
+)
+"""What is asked, in turn; each gives the same result whenever it is asked on one day."""
+
+_N_CTX = 8192
+_PER_CONVERSATION = 10
+_LONG_WORDS = 1500
+# Every row with every other: seconds of work for a server that answers SELECT alone.
+_SLOW = " ".join(["SELECT count(*) FROM products", *(f", products p{number}" for number in range(13))])
+_UNTIL_KILLED_S = 0.5
+_WARM_TURNS = 10
+_PROFILE = Profile(name="bench", policy="rolling_drop_repos", answer_tokens=16, max_tokens=96)
+
+
+def run(
+    *,
+    model: str | Path = "bundled",
+    turns: int = 200,
+    threads: int = 4,
+    stops: int = 20,
+    deaths: int = 5,
+    session: int = 30,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> ResultFile:
+    """Put the loop through what goes wrong in use.
+
+    Parameters
+    ----------
+    model
+        The model.
+    turns, threads
+        Turns in all, and the threads that ask them of one engine, each in conversations of its own.
+    stops
+        Turns that are stopped somewhere in a long prefill.
+    deaths
+        Calls whose server is killed while it works.
+    session
+        Turns of one conversation, whose tool responses are dropped.
+    tell
+        Called with what is measured now.
+
+    Returns
+    -------
+    ``same_bytes``: share of turns that, asked from threads, come out as in one thread; in the order in which
+    they held the engine, and one conversation after the other, where rows stand in other cells. ``stop_s``:
+    from a stop to the end of the turn. ``stopped_right``, ``death_told``: turns that ended as they should,
+    the one after them included. ``finished``: turns of the long session without an error of the context, and
+    its ``peak_cells``, ``last_position`` and ``resident_growth``.
+
+    Raises
+    ------
+    NexusError
+        When servers or model do not start.
+    """
+    insist_positive(turns=turns, threads=threads, stops=stops, deaths=deaths, session=session)
+    with (
+        tempfile.TemporaryDirectory(prefix="nexus-lab-") as folder,
+        demo_tools("time", "git", "sqlite", folder=folder, progress=tell) as tools,
+        Engine.load(model, n_ctx=_N_CTX) as engine,
+    ):
+        bench = _Bench(engine, tools, Router(tools.registry))
+        results = [
+            *_same_bytes(bench, turns, threads, tell),
+            *_stopped(bench, stops, tell),
+            *_deaths(bench, deaths, tell),
+            *_session(bench, session, tell),
+        ]
+        facts = {"model": engine.info.name, "model_sha256": engine.info.sha256, "n_ctx": engine.n_ctx}
+        return ResultFile.now("bench agent", results, settings=facts, threads=engine.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    engine: Engine
+    tools: Toolbox
+    router: Router
+
+    def agent(self, **options: Any) -> Agent:
+        profile = options.pop("profile", _PROFILE)
+        return Agent(
+            self.engine, self.tools, router=self.router, profile=profile, ask_before="never", **options
+        )
+
+
+# -- threads ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Turn `number` of the agent `who`."""
+
+    who: int
+    number: int
+
+    @property
+    def request(self) -> str:
+        return REQUESTS[(3 * self.who + self.number) % len(REQUESTS)]
+
+
+class _Order:
+    """Notes which turn holds the engine; an agent's routing is the first that it does with it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[_Job] = []
+
+    def of(self, who: int) -> _Turns:
+        return _Turns(who, self.jobs)
+
+
+@dataclass(slots=True)
+class _Turns:
+    who: int
+    jobs: list[_Job]
+    count: int = 0
+
+    def on_event(self, event: Event) -> None:
+        if event.kind is EventKind.RETRIEVAL and event.duration_ns is None:
+            self.jobs.append(_Job(self.who, self.count))
+            self.count += 1
+
+
+def _same_bytes(bench: _Bench, turns: int, threads: int, tell: Callable[[str], None]) -> Iterator[Result]:
+    each = -(-turns // threads)
+    order = _Order()
+    tell(f"{turns} turns from {threads} threads")
+    with ThreadPoolExecutor(threads) as pool:
+        agents = [bench.agent(observers=[order.of(who)]) for who in range(threads)]
+        parts = [pool.submit(_ask_all, agent, who, each) for who, agent in enumerate(agents)]
+        threaded = {job: said for part in parts for job, said in part.result().items()}
+        _close(bench, agents)
+    for name, jobs in (
+        ("in the same order", order.jobs),
+        ("one conversation after the other", sorted(order.jobs, key=lambda job: (job.who, job.number))),
+    ):
+        tell(f"the same turns {name}, from one thread")
+        agents = [bench.agent() for _ in range(threads)]
+        alone = {job: _ask(agents[job.who], job) for job in jobs}
+        _close(bench, agents)
+        same = sum(alone[job] == said for job, said in threaded.items())
+        case = {"threads": threads, "peer": f"one thread, {name}"}
+        yield proportion(same, len(threaded), case=case, metric="same_bytes")
+
+
+def _ask_all(agent: Agent, who: int, count: int) -> dict[_Job, tuple[Any, ...]]:
+    jobs = [_Job(who, number) for number in range(count)]
+    return {job: _ask(agent, job) for job in jobs}
+
+
+def _ask(agent: Agent, job: _Job) -> tuple[Any, ...]:
+    """Ask one turn, in a new conversation from time to time; returns everything that it came to."""
+    if job.number % _PER_CONVERSATION == 0:
+        agent.new_conversation()
+    turn = agent.ask(job.request)
+    routed = turn.decision and (turn.decision.candidates, turn.decision.margin)
+    result = turn.result and turn.result.text
+    return routed, turn.outcome, turn.tool, turn.arguments, result, turn.answer, turn.prompt_tokens
+
+
+def _close(bench: _Bench, agents: Sequence[Agent]) -> None:
+    for agent in agents:
+        agent.close()
+    bench.engine.clear()
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------
+
+
+def _stopped(bench: _Bench, stops: int, tell: Callable[[str], None]) -> Iterator[Result]:
+    tell(f"{stops} stops in a long prefill")
+    words = " ".join(REQUESTS).split()
+    shown = " ".join((words * (1 + _LONG_WORDS // len(words)))[:_LONG_WORDS])
+    draw = random.Random(0)  # noqa: S311 - where a turn is stopped is no secret
+    seconds, right = [], 0
+    with bench.agent() as agent:
+        for _ in range(stops):
+            took, turn = _stop_at(agent, f"Say something about this. {shown}", draw.random())
+            seconds.append(took)
+            after = agent.ask(REQUESTS[0])
+            right += turn.outcome is TurnOutcome.CANCELLED and after.outcome is TurnOutcome.CALLED
+            agent.new_conversation()
+    bench.engine.clear()
+    case = {"stage": "prefill"}
+    yield median_interval(seconds, case=case, metric="stop_s", unit="s")
+    yield Result(case=case, metric="stop_s_max", value=max(seconds), n=stops, unit="s")
+    yield proportion(right, stops, case=case, metric="stopped_right")
+
+
+def _stop_at(agent: Agent, request: str, share: float) -> tuple[float, Turn]:
+    """Stop a turn once `share` of its prefill is done; returns the seconds from then to its end."""
+    reached = threading.Event()
+
+    def look(done: int, total: int) -> None:
+        if done >= share * total:
+            reached.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(agent.ask, request, on_progress=look)
+        while not reached.wait(0.01) and not asked.done():
+            pass
+        began = time.perf_counter()
+        agent.stop()
+        turn = asked.result()
+        return time.perf_counter() - began, turn
+
+
+def _deaths(bench: _Bench, deaths: int, tell: Callable[[str], None]) -> Iterator[Result]:
+    tell(f"{deaths} servers killed while they work")
+    server = bench.tools.servers["sqlite"]
+
+    def kill_soon(*_call: object) -> dict[str, str]:
+        pid = server.pid
+        if pid is not None:
+            threading.Timer(_UNTIL_KILLED_S, os.kill, (pid, signal.SIGKILL)).start()
+        return {"query": _SLOW}
+
+    told = 0
+    for _ in range(deaths):
+        with bench.agent(approve=kill_soon) as agent:
+            agent.ask_before = "every"
+            turn = agent.ask(REQUESTS[3])
+            agent.ask_before = "never"
+            after = agent.ask(REQUESTS[6])
+            told += isinstance(turn.problem, ServerError) and after.outcome is TurnOutcome.CALLED
+    bench.engine.clear()
+    yield proportion(told, deaths, case={}, metric="death_told")
+
+
+def _session(bench: _Bench, session: int, tell: Callable[[str], None]) -> Iterator[Result]:
+    tell(f"a session of {session} turns")
+    engine, peak, finished, full = bench.engine, 0, 0, 0
+    resident: list[int] = []
+    with bench.agent() as agent:
+        for number in range(session):
+            turn = agent.ask(REQUESTS[number % len(REQUESTS)])
+            finished += turn.outcome in {TurnOutcome.CALLED, TurnOutcome.ABSTAINED}
+            full += isinstance(turn.problem, ContextFull)
+            peak = max(peak, engine.used_cells())
+            resident.append(_resident_bytes())
+        last = agent.conversation.runner.snapshot.state.next_position
+    engine.clear()
+    case = {"policy": _PROFILE.policy, "turns": session}
+    yield proportion(finished, session, case=case, metric="finished")
+    yield Result(case=case, metric="context_full", value=float(full), n=session, unit="turns")
+    yield Result(case=case, metric="peak_cells", value=float(peak), n=session, unit="cells")
+    yield Result(case=case, metric="last_position", value=float(last), n=session, unit="positions")
+    if session > _WARM_TURNS and resident[-1]:
+        grown = (resident[-1] - resident[_WARM_TURNS - 1]) / 2**20
+        yield Result(case=case, metric="resident_growth", value=grown, n=session - _WARM_TURNS, unit="MiB")
+
+
+def _resident_bytes() -> int:
+    """Bytes of this process that stand in memory; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
