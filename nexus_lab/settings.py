@@ -187,14 +187,9 @@ def _check_splice(profile: Profile) -> None:
             "choose a D_KL bound in nats above 0",
         )
     _require(
-        profile.repair != "carried",
-        "the repair 'carried' changes spliced rows, and a cache program has no operation for that",
-        "measure it with eval splice or in the splice panel; for the agent choose leading",
-    )
-    _require(
-        profile.repair in ("leading", "trailing", "profile", "scattered", "none", "full"),
+        profile.repair in ("leading", "carried", "trailing", "profile", "scattered", "none", "full"),
         f"unknown repair strategy {profile.repair!r}",
-        "choose leading, trailing, none, full or scattered",
+        "choose leading, carried, trailing, profile, none, full or scattered",
     )
     _require(
         _is_number(profile.repair_budget) and 0 <= profile.repair_budget <= 1,

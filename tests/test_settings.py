@@ -41,7 +41,6 @@ def test_a_k_without_a_curve_is_refused_with_the_formula(k):
         {"schema_mode": "splice(bounded(0))"},
         {"schema_mode": "splice(bounded(1e999))"},
         {"repair": "sensitive"},
-        {"repair": "carried"},
         {"repair_budget": 2},
         {"policy": "forget"},
         {"keep_responses": -1},

@@ -12,8 +12,6 @@ from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.splice import (
-    Choice,
-    Full,
     RepairKind,
     choose_for,
     compare_logits,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.engine import Engine
     from nexus_lab.settings import Profile
-    from nexus_lab.splice import BlockContext, BlockLibrary, RepairPlan, ToolBlock
+    from nexus_lab.splice import BlockContext, BlockLibrary, Choice, RepairPlan, ToolBlock
 
 __all__ = ["Spliced", "Splicer"]
 
@@ -156,9 +154,6 @@ class Splicer:
         preceding = conversation.tokens if conversation.is_plain else None
         anchored = is_anchored(self._engine, block, n_past=n_past, preceding=preceding)
         choice = choose_for(self._engine, block, contract, n_past, anchored=anchored)
-        if choice.plan.kind is RepairKind.CARRIED:
-            reason = "a cache program has no operation that shifts spliced rows, as the carried repair does"
-            choice = Choice(Full().plan(block.n_tokens, n_past), Decline("no_such_operation", reason))
         return choice, anchored
 
     def _splice(
@@ -175,8 +170,9 @@ class Splicer:
         conversation.step(splice, note="tool block", anchored=anchored)
         if plan.count:
             selection = tuple(first + index for index in plan.recomputed)
+            carry = plan.kind is RepairKind.CARRIED
             with self._emitter.span(EventKind.REPAIR, plan.kind.value, tokens=plan.count):
-                conversation.step(Repair(selection), note=f"{plan.kind.value} repair")
+                conversation.step(Repair(selection, carry=carry), note=f"{plan.kind.value} repair")
 
     def shadow(
         self, conversation: Conversation, spliced: Spliced, prompt: tuple[int, ...], reply: tuple[int, ...]

@@ -37,7 +37,6 @@ from nexus_lab.splice import (
     Calibration,
     CalibrationError,
     CalibrationSample,
-    RepairKind,
     TrialCase,
     kept_conversations,
     message_ending,
@@ -161,11 +160,6 @@ def calibrate_agent(
     """
     if prefixes % 2 or not prefixes:
         raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
-    if strategy == RepairKind.CARRIED:
-        raise CalibrationError(
-            "the agent's cache programs have no operation for the repair 'carried'",
-            next_step="calibrate leading",
-        )
     conversations = _unseen(trajectories, context) if trajectories is not None else []
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
         behind = _context(engine, [case.tool for case in cases], system, context)

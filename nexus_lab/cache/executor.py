@@ -13,6 +13,7 @@ from nexus_lab.cache.ops import Append, CacheOp, Drop, Repair, Repos, Splice, ra
 from nexus_lab.cache.rows import RowMover
 from nexus_lab.cache.snapshots import Snapshot
 from nexus_lab.cache.state import CacheState, fold
+from nexus_lab.engine.shift import add_shift, seen_shift
 from nexus_lab.errors import Cancelled, Decline, NexusError
 
 if TYPE_CHECKING:
@@ -222,8 +223,12 @@ class Executor:
             return _unchanged(op, before, target)
         runs = _position_runs(before.state, selection)
         declined = self._repair_declined(before, selection, runs)
+        if declined is None and op.carry:
+            declined = self._carry_declined(before, selection)
         if declined is not None:
             return Outcome(before, None, selection[:0], declined=declined)
+        if op.carry:
+            return self._repair_and_carry(op, before, target, seq)
         state = fold(target)
         with self._rows.undo(seq, before, int(selection[0])):
             if runs is None or (len(runs) > 1 and "input_patches" not in self._engine.declines):
@@ -237,6 +242,38 @@ class Executor:
             done = done.then(DecodeKind.REPAIR, start, stop - start)
         rows = before.rows.placed(selection, None, None)
         return Outcome(Snapshot(target, state, rows, logits, done), op, selection, computed=selection)
+
+    def _repair_and_carry(self, op: Repair, before: Snapshot, target: CacheProgram, seq: int) -> Outcome:
+        """Compute the head of a splice, and splice the rest once more with the shift that the head shows."""
+        state, head = fold(target), np.asarray(op.selection, np.int64)
+        rest = np.arange(int(head[-1]) + 1, len(state))
+        positions, rope = before.state.positions, self._engine.info.rope
+        with self._rows.undo(seq, before, int(head[0])):
+            was, behind = (_in_order(self._rows.live(seq, positions[part], None)) for part in (head, rest))
+            self._engine.remove(seq, int(positions[head[0]]), -1)
+            self._prefill(seq, before.state.tokens[head], "none", start=int(positions[head[0]]))
+            shift = seen_shift(_in_order(self._rows.live(seq, positions[head], None)), was, rope)
+            if shift is not None:
+                add_shift(behind, shift, rope)
+            self._rows.restore(behind, seq)
+        done = before.schedule
+        for start, stop in ranges_of(op.selection):
+            done = done.then(DecodeKind.REPAIR, start, stop - start)
+        changed = head if shift is None else np.concatenate([head, rest])
+        # A later repos has to rotate the shifted rows as they stand: the file holds others.
+        rows = before.rows.placed(changed, None, None, turns=np.where(changed > head[-1], 1, 0))
+        return Outcome(Snapshot(target, state, rows, None, done), op, head, computed=changed)
+
+    def _carry_declined(self, before: Snapshot, selection: NDArray[np.int64]) -> Decline | None:
+        last, n = before.program.canonical_ops[-1], len(before.state)
+        first = n - len(last.tokens) if isinstance(last, Splice) else n
+        head = np.arange(first, first + len(selection))
+        if first < n and len(head) < n - first and np.array_equal(selection, head):
+            return None
+        reason = (
+            "only the head of the splice made last shows what its other tokens' keys are to be shifted by"
+        )
+        return Decline("no_head_of_a_splice", reason, "the rows stay as they are")
 
     def _repair_declined(
         self, before: Snapshot, selection: NDArray[np.int64], runs: list[NDArray[np.int64]] | None
@@ -330,6 +367,11 @@ class Executor:
         self, seq: int, tokens: NDArray[np.int32], logits: Literal["last", "none"], *, start: int
     ) -> NDArray[np.float32] | None:
         return self._engine.prefill(seq, tokens, start=start, logits=logits, on_progress=self.on_progress)
+
+
+def _in_order(state: SequenceState) -> SequenceState:
+    """Return the rows in the order of their positions."""
+    return state.take(state.order())
 
 
 def _unchanged(op: CacheOp, before: Snapshot, target: CacheProgram) -> Outcome:

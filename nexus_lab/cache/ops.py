@@ -33,6 +33,8 @@ __all__ = [
 Range: TypeAlias = tuple[int, int]
 """Half-open range of logical token indices."""
 
+# Stands before the indices of a repair that carries; no index is negative.
+_CARRY = -1
 _MAX_INDEX = 2**31 - 1
 
 
@@ -105,13 +107,19 @@ class Repair:
     ----------
     selection
         Logical indices; kept sorted, without repeats.
+    carry
+        The selection is the head of the splice just made, and the shift that its keys turn out to have in
+        common is added to the keys of the splice's other tokens (see `nexus_lab.engine.shift`).
     """
 
     kind: ClassVar[OpKind] = OpKind.REPAIR
     selection: tuple[int, ...]
+    carry: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "selection", tuple(sorted(set(_integers(self.selection, "repair: index")))))
+        if not isinstance(self.carry, bool):
+            raise ProgramError(f"carry {self.carry!r} is neither true nor false", next_step="pass a bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +174,8 @@ def encode_op(op: CacheOp) -> bytes:
         case Splice(block_id, tokens, anchor):
             name = block_id.encode()
             return code + struct.pack("<qI", anchor, len(name)) + name + _array(tokens)
-        case Repair(selection):
-            return code + _array(selection)
+        case Repair(selection, carry):
+            return code + _array((_CARRY, *selection) if carry else selection)
         case Drop(ranges):
             return code + _array(tuple(bound for item in ranges for bound in item))
         case Repos():
@@ -181,8 +189,9 @@ def op_to_dict(op: CacheOp) -> dict[str, Any]:
             return {"op": op.kind.value, "tokens": list(tokens)}
         case Splice(block_id, tokens, anchor):
             return {"op": op.kind.value, "block_id": block_id, "tokens": list(tokens), "anchor": anchor}
-        case Repair(selection):
-            return {"op": op.kind.value, "selection": list(selection)}
+        case Repair(selection, carry):
+            carried = {"carry": True} if carry else {}
+            return {"op": op.kind.value, "selection": list(selection), **carried}
         case Drop(ranges):
             return {"op": op.kind.value, "ranges": [list(item) for item in ranges]}
         case Repos():

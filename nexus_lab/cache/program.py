@@ -101,9 +101,9 @@ class CacheProgram:
         """Return the program followed by a splice of the block `block_id`, compiled at position `anchor`."""
         return self.then(Splice(block_id, tuple(tokens), anchor))
 
-    def repair(self, selection: Iterable[int]) -> CacheProgram:
-        """Return the program followed by a repair of the logical indices `selection`."""
-        return self.then(Repair(tuple(selection)))
+    def repair(self, selection: Iterable[int], *, carry: bool = False) -> CacheProgram:
+        """Return the program followed by a repair of the logical indices `selection`; see `Repair`."""
+        return self.then(Repair(tuple(selection), carry=carry))
 
     def drop(self, *ranges: Range) -> CacheProgram:
         """Return the program followed by a drop of half-open logical `ranges`."""
@@ -271,7 +271,9 @@ def _merged(last: CacheOp, op: CacheOp) -> CacheOp | None:
             return Append(first + second)
         case Drop(first_ranges), Drop(second_ranges):
             return Drop(first_ranges + second_ranges)
-        case Repair(first), Repair(second) if max(set(first) - set(second), default=-1) < second[0]:
+        case Repair(first, False), Repair(second, False) if (
+            max(set(first) - set(second), default=-1) < second[0]
+        ):
             # Tokens only the first one computed lie before all of the second, so they see the same rows.
             return Repair(first + second)
         case _:
@@ -285,7 +287,7 @@ def _difference(longer: CacheOp, shorter: CacheOp) -> CacheOp | None:
             return Append(all_tokens[len(tokens) :])
         case Drop(all_ranges), Drop(ranges):
             return Drop(ranges_of(_members(all_ranges) - _members(ranges)))
-        case Repair(all_indices), Repair(indices):
+        case Repair(all_indices, False), Repair(indices, False):
             return Repair(tuple(set(all_indices) - set(indices)))
         case _:
             return None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["decode_words", "encode_words", "n_operands"]
 
 _WORD = 4
+_CARRY = -1  # before the indices of a repair that carries
 _KINDS = tuple(OpKind)
 
 
@@ -65,8 +66,8 @@ def _operands(op: CacheOp, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
             head = np.array([anchor, len(name)], np.int32)
             padded = np.frombuffer(name + bytes(-len(name) % _WORD), "<i4").astype(np.int32)
             return np.concatenate([head, padded, tokens[: len(op.tokens)]])
-        case Repair(selection):
-            return np.array(selection, np.int32)
+        case Repair(selection, carry):
+            return np.array((_CARRY, *selection) if carry else selection, np.int32)
         case Drop(ranges):
             return np.array(ranges, np.int32).reshape(-1)
         case Repos():
@@ -83,7 +84,8 @@ def _operation(kind: OpKind, operands: NDArray[np.int32]) -> CacheOp:
             name = operands[2 : 2 + n_words].astype("<i4").tobytes()[:size].decode()
             return Splice(name, tuple(operands[2 + n_words :].tolist()), anchor)
         case OpKind.REPAIR:
-            return Repair(tuple(operands.tolist()))
+            carry = operands[0] == _CARRY
+            return Repair(tuple(operands[int(carry) :].tolist()), carry=bool(carry))
         case OpKind.DROP:
             return Drop(tuple((start, stop) for start, stop in operands.reshape(-1, 2).tolist()))
         case OpKind.REPOS:

@@ -250,7 +250,7 @@ class _Count:
     def _take(self, op: CacheOp) -> None:
         added = _added(op)
         if isinstance(op, Repair):
-            op = Repair(tuple(place + self._shift for place in op.selection))
+            op = replace(op, selection=tuple(place + self._shift for place in op.selection))
         if self._is_said(added):
             with self._meter.replying():
                 self._conversation.step(op, note="")

@@ -1,4 +1,4 @@
-"""A splice step by step: header, rotate, write, invalidate, redecode; with the drift after each step.
+"""A splice step by step: header, rotate, write, invalidate, redecode, carry; with the drift after each step.
 
 The film runs on a sequence of its own. It takes other roads than the splice of a turn only in that the repair
 is cut into pieces and rows are read between the steps; reading is not part of any step's time.
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.splice import row_drift
+from nexus_lab.engine.shift import add_shift
+from nexus_lab.splice import RepairKind, row_drift
+from nexus_lab.splice.carry import head_shift
 from nexus_lab.trace.text import count, plural, size
 
 if TYPE_CHECKING:
@@ -216,6 +218,22 @@ def _repair(film: _Film) -> None:
             engine.copy_sequence(film.parked, film.seq, tail, -1)
             engine.remove(film.parked)
         _redecoded(film, number, len(pieces), len(piece), perf_counter() - began)
+    if plan.kind is RepairKind.CARRIED:
+        _carry(film, tail)
+
+
+def _carry(film: _Film, tail: int) -> None:
+    """Add the shift that the head's keys have in common to the keys from position `tail` on."""
+    engine, began = film.engine, perf_counter()
+    shift = head_shift(engine, film.seq, film.block, n_past=film.n_past, n_head=film.plan.count)
+    if shift is None:
+        return
+    rows = engine.save_state(film.seq, start=tail)
+    rows = rows.take(rows.order())
+    add_shift(rows, shift, engine.info.rope)
+    engine.remove(film.seq, tail, -1)
+    engine.restore_state(rows, film.seq, append=True)
+    film.take("carry", f"keys of {plural(rows.n_cells, 'token')}", perf_counter() - began)
 
 
 def _decode(film: _Film, chosen: set[int], stop: int) -> None:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from nexus_lab.engine.errors import ContextFull, PatchFailed, StateRestoreFailed
+from nexus_lab.engine.shift import add_shift
 from nexus_lab.errors import Decline
 from nexus_lab.splice.base import (
     BlockRefused,
@@ -19,7 +20,7 @@ from nexus_lab.splice.base import (
     SpliceTimings,
 )
 from nexus_lab.splice.calibration import load_calibration
-from nexus_lab.splice.carry import add_shift, head_shift
+from nexus_lab.splice.carry import head_shift
 from nexus_lab.splice.contracts import Bounded, Choice, choose
 from nexus_lab.splice.identity import context_hash
 from nexus_lab.splice.strategies import Full, Leading
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from nexus_lab._core import BuddyArena
     from nexus_lab.engine import Engine
+    from nexus_lab.engine.shift import KeyShift
     from nexus_lab.splice.base import RepairPlan, RepairStrategy
     from nexus_lab.splice.blocks import ToolBlock
     from nexus_lab.splice.calibration import Calibration
@@ -266,7 +268,7 @@ class _Splice:
             return Decline("pass_failed", error.problem, _INSTEAD)
         return None
 
-    def _splice(self, start: int, stop: int, shift: Sequence[NDArray[np.float32]] | None = None) -> None:
+    def _splice(self, start: int, stop: int, shift: KeyShift | None = None) -> None:
         with self.clock.step("rotate_s"):
             rows = self.block.rows_at(self.engine, self.n_past, start=start, stop=stop, arena=self.arena)
             if shift is not None:

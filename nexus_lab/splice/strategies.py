@@ -122,7 +122,7 @@ class Carried:
 
     Behind a conversation, the keys of all tokens of a block move in part together. What the head's keys turn
     out to differ by from the compiled ones is added to the others, as far as one half of the head foretells
-    it for the other; see `nexus_lab.splice.carry`.
+    it for the other; see `nexus_lab.engine.shift`.
 
     Attributes
     ----------

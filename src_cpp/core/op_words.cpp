@@ -63,6 +63,9 @@ void OpReader::check(const OpWords& op) const {
 }
 
 void OpReader::check_indices(std::span<const std::int32_t> indices) const {
+    if (!indices.empty() && indices.front() == kCarry) {
+        indices = indices.subspan(1);
+    }
     require(!indices.empty() && indices.front() >= 0, "a repair names tokens");
     require(std::adjacent_find(indices.begin(), indices.end(), std::greater_equal<>()) == indices.end(),
             "indices of a repair rise");

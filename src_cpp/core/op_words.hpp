@@ -18,10 +18,13 @@ struct OpWords {
     std::size_t n_tokens = 0;
 };
 
+// Stands before the indices of a repair that carries.
+inline constexpr std::int32_t kCarry = -1;
+
 // Reads a program in canonical form from its words. An operation is its kind, the number of words that
 // follow, and these: the tokens of an append; anchor, bytes of the name, the name padded to whole words, and
-// the tokens of a splice; the indices of a repair; the bounds of a drop; nothing for a repos. Allocates
-// nothing.
+// the tokens of a splice; the indices of a repair, behind kCarry where it carries; the bounds of a drop;
+// nothing for a repos. Allocates nothing.
 class OpReader {
   public:
     explicit OpReader(std::span<const std::int32_t> words) noexcept : rest_(words) {}

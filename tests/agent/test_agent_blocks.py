@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.cache import Repair
-from nexus_lab.splice import BlockCompiler, build_blocks
+from nexus_lab.splice import BlockCompiler, Carried, build_blocks, splice_block
 
 pytestmark = pytest.mark.model
 
@@ -55,3 +56,32 @@ def test_the_negative_control_runs_in_a_turn_as_any_repair_does(make_agent):
     assert repair.selection == tuple(
         row.n_past + i * row.n_tokens // row.repaired for i in range(row.repaired)
     )
+
+
+def test_a_turn_carries_the_shift_of_the_head_as_the_lab_measures_it(make_agent):
+    agent = make_agent("hello", schema_mode="splice(fixed)", repair="carried", repair_budget=0.5)
+    agent.ask("Say hello")
+    row = agent.ask("Say hello again").splice
+    assert (row.path, row.strategy, row.decline) == ("repaired", "carried", None)
+    runner = agent.conversation.runner
+    repairs = [op for op in runner.timeline.ops if isinstance(op, Repair)]
+    assert repairs[-1] == Repair(tuple(range(row.n_past, row.n_past + row.repaired)), carry=True)
+    place = runner.timeline.ops.index(repairs[-1])
+    runner.goto(place + 1)
+    live = _rows_behind(agent, row.n_past)
+    # Measured from the same rows in front, by the lab's own way.
+    runner.goto(place - 1)
+    with agent.engine.turn(), agent.engine.scratch_sequence() as seq:
+        agent.engine.copy_sequence(runner.seq, seq)
+        block = agent.library.get(row.block)
+        splice_block(agent.engine, seq, block, strategy=Carried(), budget=row.repaired / row.n_tokens)
+        measured = agent.engine.save_state(seq, start=row.n_past)
+    measured = measured.take(measured.order())
+    for layer in range(live.n_layer):
+        near = np.abs(live.key(layer).astype(np.float32) - measured.key(layer)).max()
+        assert near < 0.05 * np.abs(measured.key(layer)).max()
+
+
+def _rows_behind(agent, n_past):
+    rows = agent.engine.save_state(agent.conversation.runner.seq, start=n_past)
+    return rows.take(rows.order())

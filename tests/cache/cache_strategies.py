@@ -31,7 +31,7 @@ def next_op(draw: st.DrawFn, program: CacheProgram) -> Any:
         case "repair":
             active = layout.active_indices().tolist()
             chosen = draw(st.lists(st.sampled_from(active), max_size=4)) if active else []
-            return Repair(tuple(chosen))
+            return Repair(tuple(chosen), carry=draw(st.booleans()))
         case "drop":
             return Drop(tuple(draw(ranges(len(layout)))))
         case _:

@@ -23,7 +23,9 @@ from nexus_lab.cache import (
     Splice,
     fold,
 )
+from nexus_lab.cache.ops import op_from_dict, op_to_dict
 from nexus_lab.cache.reference import reference_fold
+from nexus_lab.cache.words import decode_words
 
 EMPTY = CacheProgram()
 TEN = EMPTY.append(range(10))
@@ -136,6 +138,22 @@ def test_overlapping_ranges_are_one():
 def test_repairs_merge_only_where_order_does_not_matter():
     assert TEN.repair([0, 1]).repair([1, 2]) == TEN.repair([0, 1, 2])
     assert TEN.repair([5]).repair([0]) != TEN.repair([0, 5])
+
+
+def test_a_repair_that_carries_is_another_operation_and_stays_one():
+    block = TEN.splice("tool", range(20, 40), anchor=0)
+    plain, carried = block.repair(range(10, 26)), block.repair(range(10, 26), carry=True)
+    assert plain != carried
+    assert plain.id != carried.id
+    assert fold(plain).same_layout(fold(carried))
+    assert decode_words(carried.words) == carried.canonical_ops
+    assert op_from_dict(op_to_dict(carried.ops[-1])) == carried.ops[-1]
+    assert "carry" not in op_to_dict(plain.ops[-1])
+    twice = block.repair(range(10, 20), carry=True).repair(range(20, 26))
+    assert len(twice.canonical_ops) == 4
+    assert carried.repair([29]).canonical_ops[-2:] == (carried.ops[-1], Repair((29,)))
+    with pytest.raises(ProgramError):
+        op_from_dict({"op": "repair", "selection": [1], "carry": 1})
 
 
 def test_history_is_part_of_the_identity():

@@ -74,8 +74,3 @@ def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():
         with pytest.raises(CalibrationError) as caught:
             calibrate_agent(cases=SPLICE_CASES[:1], **options)
         assert caught.value.next_step
-
-
-def test_a_repair_that_the_agent_cannot_run_is_not_calibrated_for_it():
-    with pytest.raises(CalibrationError, match="no operation"):
-        calibrate_agent(strategy="carried")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from nexus_lab.engine import Engine
+from nexus_lab.engine.shift import LEAST_HEAD, add_shift, common_shift
 from nexus_lab.splice import BlockLibrary, Carried, Leading, RepairKind, RepairPlan, TrialCase, splice_block
-from nexus_lab.splice.carry import LEAST_HEAD, add_shift, common_shift, head_shift
+from nexus_lab.splice.carry import head_shift
 
 N_PAST = 96
 BUDGET = 0.5
