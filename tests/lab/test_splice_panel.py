@@ -326,6 +326,17 @@ def test_a_profile_repairs_the_most_sensitive_tokens_in_one_pass(profiled, panel
     assert "typical" in panel.part()["tools"][0].compiled
 
 
+def test_a_carried_repair_ends_with_the_shift_of_the_rest(panel):
+    trial = panel.run(settings(repair="carried", budget=0.5))
+    assert (trial.declined, trial.plan) == (None, "carried")
+    assert [step.name for step in trial.steps[-2:]] == ["redecode", "carry"]
+    assert "carried repair" in trial.led[2]
+    before, after = trial.frames("k", "relative")[-2:].mean(axis=(1, 2))
+    assert after != before
+    values = trial.frames("v", "relative")[-2:]
+    assert np.array_equal(*values)
+
+
 def test_a_film_without_one_pass_ends_where_it_ends_with_it(profiled, panel, desk, monkeypatch):
     declined = {**desk.engine.declines, "input_patches": Decline("off", "patches are off")}
     monkeypatch.setattr(desk.engine, "declines", MappingProxyType(declined))
