@@ -324,7 +324,7 @@ export interface SpliceSettings {
   /** `fixed` runs `repair` with `budget`; the others choose by themselves, `bounded` by `epsilon` nats. */
   contract: "fixed" | "exact" | "bounded" | "paper";
   epsilon: number;
-  repair: "leading" | "trailing" | "profile" | "scattered" | "none" | "full";
+  repair: "leading" | "carried" | "trailing" | "profile" | "scattered" | "none" | "full";
   /** Fraction of the block; null takes R(n_past) from K. */
   budget: number | null;
   k: number;

@@ -6,6 +6,7 @@ import type { Calibrated, SplicePart, SpliceSettings } from "../../protocol";
 
 export const REPAIRS = [
   "leading",
+  "carried",
   { value: "trailing", label: "trailing (paper)" },
   "profile",
   { value: "scattered", label: "scattered (control)" },
