@@ -51,10 +51,11 @@ class Profile:
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
         ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
     repair
-        Repair strategy of ``splice(fixed)``: ``leading``, ``trailing``, ``profile``, ``none``, ``full``, or
-        ``scattered``, which is a negative control.
+        Repair strategy of ``splice(fixed)``: ``leading``, ``carried``, ``trailing``, ``profile``, ``none``,
+        ``full``, or ``scattered``, which is a negative control.
     repair_budget
-        Fraction of the block that ``leading``, ``profile`` and ``scattered`` recompute, in [0, 1].
+        Fraction of the block that ``leading``, ``carried``, ``profile`` and ``scattered`` recompute, in
+        [0, 1].
     policy
         Cache policy between turns, with knobs where they differ from its defaults, such as ``full`` or
         ``rolling_drop_repos(repos_every=3)``; `nexus_lab.policy_text.POLICIES` lists them.

@@ -112,7 +112,16 @@ class Repair:
         return NoRepair() if self.strategy == NO_REANCHOR else strategy(self.strategy)
 
 
-_DEFAULT = ("none", "leading:0.25", "trailing:0.25", "trailing:R", "profile:0.25", "scattered:0.25", "full")
+_DEFAULT = (
+    "none",
+    "leading:0.25",
+    "carried:0.25",
+    "trailing:0.25",
+    "trailing:R",
+    "profile:0.25",
+    "scattered:0.25",
+    "full",
+)
 DEFAULT_REPAIRS = tuple(map(Repair.parse, _DEFAULT))
 
 

@@ -42,7 +42,7 @@ def splice(
     depths: Annotated[str, typer.Option(help="Tokens before the block, with commas.")] = "256,512,1024,2048",
     strategies: Annotated[
         str, typer.Option(help="Repairs with commas; no_reanchor as an experiment.")
-    ] = "none,leading:0.25,trailing:0.25,trailing:R,profile:0.25,scattered:0.25,full",
+    ] = "none,leading:0.25,carried:0.25,trailing:0.25,trailing:R,profile:0.25,scattered:0.25,full",
     contexts: Annotated[
         str,
         typer.Option(
@@ -98,7 +98,7 @@ def splice(
 def calibrate(
     model: Model = "bundled",
     context: Annotated[Context, typer.Option(help="What blocks are compiled behind.")] = Context.SYSTEM,
-    strategy: Annotated[str, typer.Option(help="Repair: leading, profile, trailing.")] = "leading",
+    strategy: Annotated[str, typer.Option(help="Repair: leading, carried, profile, trailing.")] = "leading",
     trajectories: Trajectories = None,
     prefixes: Annotated[int, typer.Option(help="Conversations for each tool; half are kept apart.")] = 10,
     workers: Workers = None,
