@@ -19,11 +19,14 @@ from layout_cases import (
 )
 from tiny_models import KINDS, N_LAYER, WINDOW
 
-from nexus_lab.engine import EngineError
+from nexus_lab.engine import EngineError, rotate_keys
+from nexus_lab.engine.shift import LEAST_HEAD
 from nexus_lab.splice import (
     BlockCompiler,
+    Carried,
     Exact,
     Full,
+    Leading,
     NoRepair,
     Scattered,
     SplicePath,
@@ -188,6 +191,28 @@ def test_a_scattered_repair_computes_its_tokens_where_they_stand(
         for state in (repaired, spliced)
     ]
     assert nearer[0] < 0.8 * nearer[1]
+
+
+def test_a_carried_repair_moves_all_keys_alike_but_for_their_rotation(engine: Engine, tmp_path: Path):
+    context, tokens = CONTEXT, BLOCK
+    block = BlockCompiler(engine).compile(tokens.tolist(), path=tmp_path / "block.atb")
+    found = []
+    for strategy in (Leading(), Carried()):
+        seq = prefilled(engine, context)
+        result = splice_block(engine, seq, block, strategy=strategy, budget=0.75)
+        rows = engine.save_state(seq, start=len(context) + result.plan.count)
+        found.append(rows.take(rows.order()))
+        engine.release_sequence(seq)
+    leading, carried = found
+    assert result.plan.count >= LEAST_HEAD
+    moved = [carried.key(layer) - leading.key(layer) for layer in range(leading.n_layer)]
+    if engine.info.rope is not None:
+        rotate_keys(moved, -leading.positions, engine.info.rope)
+    for layer, rows in enumerate(moved):
+        largest = np.abs(leading.key(layer).astype(np.float32)).max()
+        assert np.ptp(rows.astype(np.float32), axis=0).max() < 0.01 * largest
+        np.testing.assert_array_equal(carried.value(layer), leading.value(layer))
+    assert any(np.abs(rows).max() > 0 for rows in moved)
 
 
 def test_a_state_comes_back_bit_for_bit(engine: Engine, place: tuple[np.ndarray, np.ndarray]):
