@@ -28,7 +28,7 @@ CAVEAT = (
 
 _METRICS = (
     ("tokens_prefilled", "tokens prefilled"),
-    ("again", "of them, decoded and repaired again"),
+    ("again", "tokens computed again"),
     ("tokens_decoded", "tokens decoded"),
     ("cells_attended", "cells attended"),
     ("cells_scanned", "cells scanned"),
@@ -157,7 +157,10 @@ class PolicyKnobs(Drawing):
         declined = [item for item in cost.costs if item.declined is not None]
         told = [item for item in cost.costs if item.declined is None]
         head = ["", *(_column(item) for item in told)]
-        rows = [[title, *(_cell(value, values[0]) for value in values)] for title, values in cost.rows()]
+        rows = [
+            [title, *(_cell(value, values[0], max(values)) for value in values)]
+            for title, values in cost.rows()
+        ]
         return el(
             "div",
             el(
@@ -277,9 +280,9 @@ def _written(value: float, full: float) -> str:
     return f"{count(value)}{ratio}"
 
 
-def _cell(value: float, full: float) -> Element:
-    """Return a figure with a bar; a tick is at what full costs."""
-    whole = max(value, full) or 1.0
+def _cell(value: float, full: float, most: float) -> Element:
+    """Return a figure with a bar, as long as it is to the most of its row; a tick is at what full costs."""
+    whole = most or 1.0
     width, tick = _BAR * value / whole, _BAR * full / whole
     bar = el(
         "svg",

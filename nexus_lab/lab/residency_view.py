@@ -130,11 +130,10 @@ class ResidencyView(Drawing):
             role="img",
             aria_label=f"{limit.name}: {limit.words}",
         )
-        states = plural(limit.programs, "state")
         return el(
             "div",
             el("b", f"{PLACE_LETTERS[limit.place]} {limit.name}"),
-            el("span", f" {limit.words}; {states} {PLACE_WORDS[limit.place]}", class_="small muted"),
+            el("span", f" {limit.words}; {plural(limit.programs, 'state')}", class_="small muted"),
             bar,
             class_="dr-limit",
         )
