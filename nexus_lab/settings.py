@@ -73,6 +73,10 @@ class Profile:
         Longest call that the model may write, in tokens.
     answer_tokens
         Longest answer, in tokens.
+    max_calls
+        Most tools that one request calls, one after the other; 1 leaves every request whole.
+    turn_seconds
+        Seconds after which a turn is ended; ``None`` lets it take what it takes.
     threads
         Threads for llama.cpp and torch; ``None`` takes the physical cores.
     """
@@ -95,6 +99,8 @@ class Profile:
     temperature: float = 0.0
     max_tokens: int = 192
     answer_tokens: int = 96
+    max_calls: int = 4
+    turn_seconds: float | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -232,6 +238,12 @@ def _check_decoding(profile: Profile) -> None:
         _is_count(profile.answer_tokens, least=1),
         f"answer_tokens = {profile.answer_tokens!r}",
         "choose at least 1",
+    )
+    _require(_is_count(profile.max_calls, least=1), f"max_calls = {profile.max_calls!r}", "choose at least 1")
+    _require(
+        profile.turn_seconds is None or (_is_number(profile.turn_seconds) and profile.turn_seconds > 0),
+        f"turn_seconds = {profile.turn_seconds!r}",
+        "choose seconds above 0, or none for no limit",
     )
     _require(
         _is_count(profile.seed, least=0), f"seed = {profile.seed!r}", "choose a whole number of at least 0"

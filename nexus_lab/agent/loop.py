@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.escalation import escalates, routing_row
+from nexus_lab.agent.parts import parts_of
 from nexus_lab.agent.rows import MessageRow
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
 from nexus_lab.errors import Cancelled, Decline, NexusError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     Approve = Callable[[ToolSpec, Mapping[str, Any]], bool | Mapping[str, Any]]
     AskBefore = Literal["writes", "every", "never"]
 
-__all__ = ["SYSTEM_PROMPT", "ApprovalRefused", "TurnLoop"]
+__all__ = ["SYSTEM_PROMPT", "ApprovalRefused", "TurnLoop", "TurnTooLong"]
 
 SYSTEM_PROMPT = "You turn a request into one tool call. Copy every value from the request."
 """Default system prompt; the shipped calibration of splices was measured behind it."""
@@ -40,6 +41,10 @@ _CANCEL_STEP_S = 0.05
 
 class ApprovalRefused(NexusError):
     """A tool that may change something was not allowed to run."""
+
+
+class TurnTooLong(NexusError):
+    """A turn was ended because its time was over."""
 
 
 class TurnLoop(ABC):
@@ -184,6 +189,7 @@ class TurnLoop(ABC):
         on_token: Callable[[str], None] | None = None,
         on_call: Callable[[str], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
     ) -> Turn:
         """Run one turn and return what came of it; blocks, and can be stopped or interrupted.
 
@@ -198,19 +204,45 @@ class TurnLoop(ABC):
             announcement of its ``arguments`` span.
         on_progress
             Called during each prefill with the tokens done and all tokens.
+        on_turn
+            Called with each turn but the last, once it has ended.
 
         Returns
         -------
         Turn
-            Failures are in its ``problem``; the turn is in the record either way.
+            Failures are in its ``problem``; the turn is in the record either way. A request that asks for
+            several things, one after the other, each of which a tool fits, is as many turns: the last that
+            ran is returned, with those before it in ``earlier`` and what was not come to in ``left``.
 
         Raises
         ------
         KeyboardInterrupt
             On Ctrl-C, after the turn has been undone and recorded.
         """
+        self._on_progress, self._on_call = on_progress, on_call
+        done: list[Turn] = []
+        parts = self._parts(repair_text(request))
+        for part in parts:
+            if done and on_turn is not None:
+                on_turn(done[-1])
+            done.append(self._ask(part, on_token))
+            if done[-1].problem is not None:
+                break
+        done[-1].earlier, done[-1].left = tuple(done[:-1]), parts[len(done) :]
+        return done[-1]
+
+    def _parts(self, request: str) -> tuple[str, ...]:
+        """Return what a request asks for, one after the other, where each is a tool's work; else itself."""
+        parts = parts_of(request, most=self.profile.max_calls)
+        if len(parts) > 1 and all(self._fits(part) for part in parts):
+            return parts
+        return (request,)
+
+    def _fits(self, request: str) -> bool:
+        return self.router.route(request, self._history).tool is not None
+
+    def _ask(self, request: str, on_token: Callable[[str], None] | None) -> Turn:
         self._turns += 1
-        request = repair_text(request)
         turn = Turn(
             number=self._turns,
             request=request,
@@ -218,7 +250,6 @@ class TurnLoop(ABC):
             settings={**self.profile.to_dict(), **self._facts(), "ask_before": self.ask_before},
         )
         self._asking, self._stopped = True, False
-        self._on_progress, self._on_call = on_progress, on_call
         clock = StageClock(turn)
         with self.emitter.span(
             EventKind.TURN,
@@ -228,7 +259,7 @@ class TurnLoop(ABC):
             **self._facts(),
         ) as span:
             try:
-                with self._forgotten_on_failure(), self._begun(turn):
+                with self._in_time(turn), self._forgotten_on_failure(), self._begun(turn):
                     self._run(turn, clock, on_token)
             except NexusError as error:
                 turn.problem = error
@@ -246,6 +277,32 @@ class TurnLoop(ABC):
                 span.add(turn.to_row())
                 span.set(outcome=turn.outcome.value, tool=turn.tool)
         return turn
+
+    @contextmanager
+    def _in_time(self, turn: Turn) -> Iterator[None]:
+        """Stop the turn when its time is over, and say so."""
+        limit, over = self.profile.turn_seconds, threading.Event()
+
+        def end() -> None:
+            over.set()
+            if self._turns == turn.number:
+                self.stop()
+
+        timer = threading.Timer(limit or 0, end)
+        timer.daemon = True
+        if limit is not None:
+            timer.start()
+        try:
+            yield
+        except Cancelled as error:
+            if not over.is_set():
+                raise
+            raise TurnTooLong(
+                f"the turn took more than {limit:g} s",
+                next_step="ask for less, or give a profile more turn_seconds",
+            ) from error
+        finally:
+            timer.cancel()
 
     def _check_stopped(self) -> None:
         if self._stopped:

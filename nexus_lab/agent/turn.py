@@ -68,6 +68,8 @@ class Turn:
         Milliseconds by stage, in the order they ran.
     problem
         The typed error of a turn that failed.
+    earlier, left
+        Of a request that was several turns: those before this one, and the parts that none was begun for.
     """
 
     number: int
@@ -90,6 +92,8 @@ class Turn:
     generated_tokens: int = 0
     times_ms: dict[str, float] = field(default_factory=dict)
     problem: NexusError | None = None
+    earlier: tuple[Turn, ...] = ()
+    left: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         call = f"{self.tool}({self.arguments})" if self.tool else "no tool"

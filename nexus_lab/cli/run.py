@@ -163,14 +163,21 @@ def _approve(*, yes: bool) -> Any:
 def _converse(agent: TurnLoop, requests: list[str]) -> None:
     for request in requests:
         console.print(plain(f"> {request}", style="bold"))
-        _show(agent.ask(request))
+        _ask(agent, request)
     while not requests:
         try:
             request = console.input("> ").strip()
         except EOFError:
             return
         if request:
-            _show(agent.ask(request))
+            _ask(agent, request)
+
+
+def _ask(agent: TurnLoop, request: str) -> None:
+    turn = agent.ask(request, on_turn=_show)
+    _show(turn)
+    if turn.left:
+        console.print(plain(f"not begun: {'; '.join(turn.left)}", style="yellow"))
 
 
 def _show(turn: Turn) -> None:

@@ -235,7 +235,11 @@ class Crew:
         agent.profile, agent.ask_before = desk.profile, desk.ask_before
         agent.router.configure(tau=desk.profile.tau, top_k=desk.profile.top_k)
         turn = agent.ask(
-            request, on_token=panel.on_token, on_call=panel.on_call, on_progress=panel.on_progress
+            request,
+            on_token=panel.on_token,
+            on_call=panel.on_call,
+            on_progress=panel.on_progress,
+            on_turn=lambda earlier: desk.tell_panels("on_turn", earlier),
         )
         desk.bar.used = agent.engine.used_cells()
         desk.tell_panels("on_turn", turn)

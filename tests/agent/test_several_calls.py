@@ -1,0 +1,68 @@
+"""A request for several things is as many turns, and a turn that takes too long is ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from nexus_lab.agent import EventKind, TurnOutcome
+from nexus_lab.agent.loop import TurnTooLong
+from nexus_lab.errors import Cancelled
+
+pytestmark = pytest.mark.model
+
+
+def test_each_thing_asked_for_is_a_turn_of_its_own(make_agent):
+    agent = make_agent("hello")
+    heard, told = [], []
+
+    class Listener:
+        def on_event(self, event):
+            if event.kind is EventKind.TURN and event.duration_ns is not None:
+                heard.append((event.attributes["turn"], event.contents["request"]))
+
+    agent.emitter.add(Listener())
+    turn = agent.ask(
+        "Say hello, then say it once more. Finally, say hello for the last time", on_turn=told.append
+    )
+    assert heard == [(1, "Say hello"), (2, "say it once more"), (3, "say hello for the last time")]
+    assert [each.outcome for each in (*turn.earlier, turn)] == [TurnOutcome.CALLED] * 3
+    assert tuple(told) == turn.earlier
+    assert turn.left == ()
+    assert turn.number == 3
+    assert [message["role"] for message in agent.history].count("user") == 3
+
+
+def test_a_part_that_fails_leaves_those_before_it_and_begins_none_after_it(make_agent):
+    agent = make_agent("hello", read_only=False, approve=lambda *_call: next(answers))
+    answers = iter([True, False])
+    turn = agent.ask("Say hello, then say hello, then say hello")
+    assert turn.outcome is TurnOutcome.REFUSED
+    assert [each.outcome for each in turn.earlier] == [TurnOutcome.CALLED]
+    assert turn.left == ("say hello",)
+    assert [message["role"] for message in agent.history].count("user") == 1
+
+
+def test_a_request_stays_whole_where_a_part_is_no_tools_work_or_one_call_is_allowed(make_agent, monkeypatch):
+    agent = make_agent("hello", max_calls=1)
+    assert agent.ask("Say hello, then say hello").earlier == ()
+    agent.profile = agent.profile.changed(max_calls=4)
+    route = agent.router.route
+
+    def no_dance(request, context=()):
+        agent.router.tool = None if request == "dance a little" else "echo"
+        return route(request, context)
+
+    monkeypatch.setattr(agent.router, "route", no_dance)
+    turn = agent.ask("Say hello, then dance a little")
+    assert (turn.earlier, turn.request) == ((), "Say hello, then dance a little")
+
+
+def test_a_turn_that_takes_too_long_is_ended_and_says_so(make_agent):
+    agent = make_agent("hello", turn_seconds=0.05)
+    turn = agent.ask("Say hello " * 250)
+    assert turn.outcome is TurnOutcome.FAILED
+    assert isinstance(turn.problem, TurnTooLong)
+    assert not isinstance(turn.problem, Cancelled)
+    assert "turn_seconds" in turn.problem.next_step
+    agent.profile = agent.profile.changed(turn_seconds=600.0)
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
