@@ -26,17 +26,18 @@ __all__ = ["READING_SIGNALS", "STAGE_SIGNALS", "NoTool", "fit_no_tool", "reading
 STAGE_SIGNALS = (
     "dense",
     "example",
-    "lexical",
     "log_tools",
     "lead_of_server",
     "covered",
-    "covered_known",
-    "opening",
+    "knows",
+    "in_vain",
 )
 READING_SIGNALS = ("reader_best", "reader_second", "reader_any")
 
 _LEAST = 8
 _MOST_LEAD, _RIVALS = 0.3, 20
+# Where nobody knows what is asked of the tools in vain: about what an answerable request has.
+_NEVER_IN_VAIN = -0.3
 _STEPS, _RIDGE = 60, 1e-2
 
 
@@ -73,19 +74,19 @@ def stage_signals(stage: StageScores, ranking: Ranking, scorer: Scorer) -> dict[
     """Return what the scores of the tools say of the best one.
 
     Its lead over all others is left out: among few tools that do not fit, one leads by much. Its lead over
-    the others of its server tells a job of that server that several of its tools are near to.
+    the others of its server tells a job of that server that several of its tools are near to, and how much
+    nearer the request is to one that is known to be asked in vain, a job that none of them does.
     """
     best = int(ranking.order[0])
-    covered = scorer.covered(stage.normalised, stage.names[best])
+    knows = stage.in_vain > -1
     values = (
         float(stage.dense[best]),
         max(0.0, float(stage.examples.best[best])),
-        float(stage.lexical[best]),
         math.log(len(stage.names)),
         _lead_of_server(stage, ranking, scorer),
-        covered.share,
-        covered.known,
-        covered.opening,
+        scorer.covered(stage.normalised, stage.names[best]),
+        float(knows),
+        stage.in_vain - float(stage.dense[best]) if knows else _NEVER_IN_VAIN,
     )
     return dict(zip(STAGE_SIGNALS, values, strict=True))
 

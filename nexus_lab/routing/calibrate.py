@@ -36,6 +36,8 @@ _OWN = "candidates of the row"
 _SOURCES = ("files", "package", "all")
 _WEIGHTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 _CURVE = 21
+# A cross-encoder that counts less says next to nothing, so it is not heard on whether any tool fits either.
+_WORTH_READING = 0.02
 
 
 def calibrate_router(
@@ -101,20 +103,23 @@ def calibrate_router(
         )
     described = f"{len(ours)} requests of {pairs.name} over {registry.name} ({len(registry)} tools)"
     seen = [see(router, row, registry.name) for row in _told(ours, tell, "confusable requests")]
+    weight = _reader_weight(seen)
+    reads = bool(seen[0].logits) and weight >= _WORTH_READING
     size = len(registry)
     over = [row for row in without if not row.get("tools") and size in row.get("registry_valid", (size,))]
-    none = [see(router, row, registry.name) for row in _told(over, tell, "requests without a tool")]
+    none = [
+        see(router, row, registry.name, read=reads) for row in _told(over, tell, "requests without a tool")
+    ]
     own = [row for row in (*rows, *without) if row.get("tools")] if without else []
-    beside = _over_own(router, _told(own, tell, "requests with their own tools"))
+    beside = _over_own(router, _told(own, tell, "requests with their own tools"), read=reads)
     package: list[Seen] = []
     if held and learn_from != "files":
-        for number, count, some in package_observations(router, held):
+        for number, count, some in package_observations(router, held, read=reads):
             tell("requests of the package", number / count)
             package += some
-    weight = _reader_weight(seen)
     gate, curve = _gate(seen, weight, percentile, risk, described)
     everything = [*seen, *none, *beside]
-    apart = Fitting(package, learn_from, target, registry.name, described)
+    apart = Fitting(package, learn_from, target, registry.name, described, reads=reads)
     judge = apart.judge(everything)
     return RouterCalibration(
         gate=gate,
@@ -150,7 +155,7 @@ def _told(rows: list[dict[str, Any]], tell: Progress, what: str) -> Any:
         yield row
 
 
-def _over_own(router: Router, rows: Any) -> list[Seen]:
+def _over_own(router: Router, rows: Any, *, read: bool) -> list[Seen]:
     """Route each row over the tools that it brings along."""
     small = Router(
         Registry(), router.embedder, tau=0.0, store=False, cross_encoder=router.cross_encoder, known=False
@@ -158,7 +163,7 @@ def _over_own(router: Router, rows: Any) -> list[Seen]:
     seen = []
     for row in rows:
         small.update(load_registry(row["tools"], name=_OWN))
-        seen.append(see(small, row, _OWN))
+        seen.append(see(small, row, _OWN, read=read))
     return seen
 
 

@@ -70,6 +70,8 @@ class Fitting:
         Name of the registry.
     source
         Whose requests the files' are.
+    reads
+        Whether a second model hears the cross-encoder.
     """
 
     package: Sequence[Seen]
@@ -77,6 +79,7 @@ class Fitting:
     target: float
     over: str
     source: str
+    reads: bool = True
 
     def judge(self, files: Sequence[Seen]) -> Judge:
         """Return the judge that is fitted to these requests of the files, and the package's."""
@@ -86,7 +89,8 @@ class Fitting:
             *(files if self.learn_from != "package" else ()),
             *(self.package if self.learn_from != "files" else ()),
         ]
-        return Judge(abstention, self._model(seen, read=False), self._model(seen, read=True))
+        after = self._model(seen, read=True) if self.reads else None
+        return Judge(abstention, self._model(seen, read=False), after)
 
     def doubts(self, files: Sequence[Seen]) -> tuple[list[tuple[float, bool]], int]:
         """Return the doubt about each request by a judge that was fitted without it, and how many there are.

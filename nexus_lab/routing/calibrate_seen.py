@@ -62,18 +62,18 @@ class Seen:
         return next(number for number, place in enumerate(order) if int(place) in self.right)
 
 
-def see(router: Router, row: Mapping[str, Any], over: str) -> Seen:
+def see(router: Router, row: Mapping[str, Any], over: str, *, read: bool = True) -> Seen:
     """Return what is seen of a row with ``query``, ``context``, ``kind`` and ``right`` over all tools."""
     stage = router.scores(row["query"], row.get("context") or ())
     right = {stage.names.index(row["right"])} if row.get("right") in stage.names else set()
-    return _seen(router, row, over, stage, frozenset(right))
+    return _seen(router, row, over, stage, frozenset(right), read=read)
 
 
-def see_part(router: Router, row: Mapping[str, Any], over: str, names: Sequence[str]) -> Seen:
-    """Return what is seen of a row when there are only the tools called `names`."""
+def see_part(router: Router, row: Mapping[str, Any], over: str, names: Sequence[str], *, read: bool) -> Seen:
+    """Return what is seen of a row when there are only the tools called `names`, read where that is asked."""
     stage = of_part(router.scores(row["query"], row.get("context") or ()), names)
     right = {stage.names.index(row["right"])} if row.get("right") in stage.names else set()
-    return _seen(router, row, over, stage, frozenset(right))
+    return _seen(router, row, over, stage, frozenset(right), read=read)
 
 
 def of_part(stage: StageScores, names: Sequence[str]) -> StageScores:
@@ -95,14 +95,20 @@ def of_part(stage: StageScores, names: Sequence[str]) -> StageScores:
 
 
 def _seen(
-    router: Router, row: Mapping[str, Any], over: str, stage: StageScores, right: frozenset[int]
+    router: Router,
+    row: Mapping[str, Any],
+    over: str,
+    stage: StageScores,
+    right: frozenset[int],
+    *,
+    read: bool,
 ) -> Seen:
     ranking, scorer = rank(stage), router.scorer
     context = row.get("context") or ()
     reader = router.cross_encoder
     logits = (
         read_candidates(reader, row["query"], stage, ranking, scorer=scorer, context=context)
-        if reader is not None and len(stage.names)
+        if read and reader is not None and len(stage.names)
         else {}
     )
     kind = str(row.get("kind", "answerable"))

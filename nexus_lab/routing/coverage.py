@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nexus_lab.routing.lexical import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Covered", "Vocabulary", "stems"]
-
-
-class Covered(NamedTuple):
-    """How much of a request a tool speaks of, each in [0, 1].
-
-    Attributes
-    ----------
-    share
-        Of the request's words, each weighing the more the fewer tools have it.
-    known
-        The same of those that any tool has.
-    opening
-        1 where the tool has the first of them, mostly what is to be done; else 0.
-    """
-
-    share: float
-    known: float
-    opening: float
+__all__ = ["Vocabulary", "stems"]
 
 
 class Vocabulary:
@@ -50,26 +32,25 @@ class Vocabulary:
         self._count = max(len(found), 1)
         self._having = Counter(stem for document in found for stem in document)
 
-    def covered(self, text: str, spoken: frozenset[str]) -> Covered:
-        """Return how much of `text` a tool that has the stems `spoken` speaks of."""
-        asked = list(dict.fromkeys(_stem(word) for word in words(text)))
-        if not asked:
-            return Covered(0.0, 0.0, 0.0)
-        weights = {stem: math.log(1 + self._count / (1 + self._having[stem])) for stem in asked}
-        known = [stem for stem in asked if stem in self._having]
-        return Covered(
-            _share(asked, weights, spoken), _share(known, weights, spoken), float(asked[0] in spoken)
-        )
+    def covered(self, text: str, spoken: frozenset[str]) -> float:
+        """Return how much of `text` a tool that has the stems `spoken` speaks of, in [0, 1].
+
+        Each word weighs the more the fewer tools have it; those that no tool has, most often names, do not
+        count.
+        """
+        asked = dict.fromkeys(_stem(word) for word in words(text))
+        weights = {
+            stem: math.log(1 + self._count / (1 + self._having[stem]))
+            for stem in asked
+            if stem in self._having
+        }
+        whole = sum(weights.values())
+        return sum(weight for stem, weight in weights.items() if stem in spoken) / whole if whole else 0.0
 
 
 def stems(texts: Iterable[str]) -> frozenset[str]:
     """Return the stems of the words of some texts."""
     return frozenset(_stem(word) for text in texts for word in words(text))
-
-
-def _share(asked: list[str], weights: dict[str, float], spoken: frozenset[str]) -> float:
-    whole = sum(weights[stem] for stem in asked)
-    return sum(weights[stem] for stem in asked if stem in spoken) / whole if whole else 0.0
 
 
 def _stem(word: str) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "digests_of",
     "known_requests",
     "known_vectors",
+    "known_without_tool",
     "package_rows",
     "package_rows_for",
     "write_known_vectors",
@@ -52,6 +53,22 @@ def known_requests(tool: ToolSpec) -> tuple[str, ...]:
     if description_digest(tool) not in _digests().get(tool.name, ()):
         return ()
     return _by_tool().get(tool.name, ())
+
+
+def known_without_tool(registry: Registry) -> tuple[str, ...]:
+    """Return requests for jobs that no tool does, of servers whose tools in `registry` are known ones.
+
+    They tell what such a server is asked for in vain, as examples tell what a tool is asked for.
+    """
+    known = {
+        tool.name
+        for tool in (*registry.tools, *registry.shadowed)
+        if description_digest(tool) in _digests().get(tool.name, ())
+    }
+    if not known:
+        return ()
+    rows = (row for row in package_rows_for(registry) if row.get("tool") is None and not row.get("context"))
+    return tuple(row["request"] for row in rows if known & set(row.get("near", ())))
 
 
 def description_digest(tool: ToolSpec) -> str:
@@ -132,7 +149,9 @@ def write_known_vectors(path: Path, embedder: Embedder) -> None:
     """Write the vectors of all requests of the package, as `embedder` makes them."""
     from safetensors.numpy import save
 
-    texts = list(dict.fromkeys(normalise(request).text for some in _by_tool().values() for request in some))
+    without = [row["request"] for row in package_rows() if row.get("tool") is None and not row.get("context")]
+    asked = [*(request for some in _by_tool().values() for request in some), *without]
+    texts = list(dict.fromkeys(normalise(request).text for request in asked))
     rows = quantise(embedder.embed_queries(texts), clip_of(embedder.dim))
     keys = np.frombuffer(b"".join(_key(text) for text in texts), np.uint8).reshape(len(texts), _KEY_BYTES)
     atomic_write(path, save({"keys": keys, "rows": rows}, metadata={"embedder": embedder.fingerprint}))

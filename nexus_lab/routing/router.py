@@ -72,7 +72,7 @@ class Router:
     known
         Give tools of public servers the requests that come with the package, as examples.
     held
-        Share of those, by a hash of their text, that is left out, so that one can measure on them.
+        Which of those are left out, so that one can measure on them; none by default.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Router:
         threads: int | None = None,
         store: bool = True,
         known: bool = True,
-        held: float = 0.0,
+        held: Callable[[str], bool] | None = None,
     ) -> None:
         _check_gate(tau, top_k)
         self._registry = registry if isinstance(registry, Registry) else load_registry(registry)

@@ -12,14 +12,14 @@ import numpy as np
 from nexus_lab.registry import Registry, ToolSpec, neutralise
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.context import Reference, resolve
-from nexus_lab.routing.coverage import Covered, Vocabulary, stems
+from nexus_lab.routing.coverage import Vocabulary, stems
 from nexus_lab.routing.examples import ExampleIndex, ExampleScores
 from nexus_lab.routing.index import QuantisedQuery, ToolIndex
-from nexus_lab.routing.known import known_requests, known_vectors
+from nexus_lab.routing.known import known_requests, known_vectors, known_without_tool
 from nexus_lab.routing.lexical import LexicalIndex, tool_words
 from nexus_lab.routing.names import NameFinder
 from nexus_lab.routing.normalise import normalise
-from nexus_lab.routing.rows import share_of
+from nexus_lab.routing.slots import Slots
 from nexus_lab.routing.views import tool_views, whole_view
 
 if TYPE_CHECKING:
@@ -49,13 +49,17 @@ _EXAMPLE_LEAD = 0.04
 # tools have examples, the more. Over 716 functions without any, top-1 is .61 by the views and .71 with seven
 # tenths of the whole text; over tools with examples it is .74 with three tenths and .70 with seven.
 _WHOLE_LEAST, _WHOLE_MOST = 0.3, 0.8
-SCORING = f"cosine of views, wholes, examples - {_EXAMPLE_LEAD}, + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked"
+SCORING = (
+    f"cosine of views, wholes, examples - {_EXAMPLE_LEAD}, + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked, "
+    "- what is missing or unplaced"
+)
 # A request that refers back: share of the text of the turns before it and itself, and what a tool of the
 # server that was called last gains. On 88 requests of our own that were kept apart this gives 59 % top-1 and
 # 97 % top-10; three tenths of the user's turn before gave 55 % and 92 %, no context 38 % and 72 %.
 _CONTEXT_WEIGHT = 0.5
 _SERVER_BONUS = 0.05
 _BUILD_BATCH = 32
+_IN_VAIN = ("",)
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class StageScores:
         What the examples say, of the request alone.
     query
         The request's vector.
+    in_vain
+        Cosine of the request and the nearest one that is known to have no tool here; -1 where none is known.
     times_ms
         Milliseconds by stage.
     """
@@ -92,6 +98,7 @@ class StageScores:
     reference: Reference | None
     examples: ExampleScores
     query: QuantisedQuery
+    in_vain: float = -1.0
     times_ms: dict[str, float] = field(default_factory=dict)
 
 
@@ -118,17 +125,25 @@ class Scorer:
     known
         Give tools of public servers the requests that come with the package.
     held
-        Share of those, by a hash of their text, that is left out.
+        Which of those are left out; none by default.
     """
 
-    def __init__(self, embedder: Embedder, *, known: bool = True, held: float = 0.0) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        *,
+        known: bool = True,
+        held: Callable[[str], bool] | None = None,
+    ) -> None:
         self.embedder = embedder
         self.index = ToolIndex(embedder.dim)
         self.whole = ToolIndex(embedder.dim)
         self.example_index = ExampleIndex(embedder.dim)
-        self._known, self._held = known, held
+        self._known, self._held = known, held or (lambda _request: False)
+        self._in_vain = ExampleIndex(embedder.dim)
         self._spoken: dict[str, frozenset[str]] = {}
         self._vocabulary: Vocabulary | None = None
+        self._slots = Slots(())
         self.lexical = LexicalIndex()
         self.registry = Registry()
         # By qualified name: which server's tool goes by the plain one depends on the others.
@@ -159,6 +174,8 @@ class Scorer:
         self._finder = NameFinder(self._names, registry)
         self._spoken.clear()
         self._vocabulary = None
+        self._slots = Slots(self._tools[key] for key in self._names)
+        self._in_vain = self._learned_in_vain(registry)
         there = {tool.qualified_name for tool in wanted.values()}
         self._given = [pair for pair in self._given if pair[0] in there]
 
@@ -172,7 +189,8 @@ class Scorer:
         """Return what each stage says about all tools."""
         times: dict[str, float] = {}
         with timed(times, "normalise"):
-            matched = normalise(request).text
+            read = normalise(request)
+            matched = read.text
             reference = resolve(request, context)
             texts = [matched]
             if reference is not None and reference.spoken:
@@ -189,6 +207,7 @@ class Scorer:
             pooled = [_pooled(*pair) for pair in zip(views, examples, strict=True)]
             dense = _blend(pooled)
             fused = dense + np.float32(LEXICAL_WEIGHT) * lexical + self._server_gain(reference)
+            fused -= self._slots.loss(read, refers_back=reference is not None)
             named = self._finder.places(request)
         return StageScores(
             names=self._names,
@@ -201,6 +220,7 @@ class Scorer:
             reference=reference,
             examples=examples[0],
             query=queries[0],
+            in_vain=float(self._in_vain.scores(queries[0], _IN_VAIN).best[0]),
             times_ms=times,
         )
 
@@ -230,8 +250,8 @@ class Scorer:
             self.example_index.drop(key, text)
         self._spoken.pop(key, None)
 
-    def covered(self, text: str, key: str) -> Covered:
-        """Return how much of a request, as it is matched, the tool `key` speaks of, its examples included."""
+    def covered(self, text: str, key: str) -> float:
+        """Return the share of a request, as it is matched, that the tool `key` or its examples speak of."""
         if self._vocabulary is None:
             self._vocabulary = Vocabulary(tool_words(tool) for tool in self._tools.values())
         if key not in self._spoken:
@@ -293,7 +313,16 @@ class Scorer:
         """Return the examples of `tool`: what comes with the package, then what was given."""
         given = [request for name, request in self._given if name == tool.qualified_name]
         known = known_requests(tool) if self._known else ()
-        return [*(request for request in known if share_of(request) >= self._held), *given]
+        return [*(request for request in known if not self._held(request)), *given]
+
+    def _learned_in_vain(self, registry: Registry) -> ExampleIndex:
+        """Return what is asked in vain of the servers whose tools are known."""
+        found = ExampleIndex(self.embedder.dim)
+        asked = known_without_tool(registry) if self._known else ()
+        texts = list(dict.fromkeys(normalise(request).text for request in asked if not self._held(request)))
+        if texts:
+            found.extend(*_IN_VAIN, texts, self._example_vectors(texts))
+        return found
 
     def _example_vectors(self, texts: Sequence[str]) -> Floats:
         """Return float32 [len(texts), dim]: those that come with the package, and the others embedded."""
