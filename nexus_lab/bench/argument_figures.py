@@ -189,8 +189,8 @@ def gains(
     more = [len(ours[n].right) - len(theirs[n].right) for n in kept]
     stated = [len(ours[n].stated) for n in kept]
     found = cluster_ratio(more, stated, range(len(kept)), case=case, metric="args_right_gain")
-    bounds = {"low": found.low, "high": found.high} if any(more) else {"low": None, "high": None}
-    return [replace(found, n=sum(stated), **bounds)]
+    low, high = (found.low, found.high) if any(more) else (None, None)
+    return [replace(found, n=sum(stated), low=low, high=high)]
 
 
 def savings(ours: Sequence[Scored], peer: Sequence[Scored]) -> list[Result]:

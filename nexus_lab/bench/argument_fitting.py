@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.registry import Registry
 
-    Groups = list[tuple[str, float, list[tuple[Mapping[str, float], bool]]]]
+    # Signs of a value, whether it is right, and whether the right one was cut out.
+    _Row = tuple[Mapping[str, float], bool, bool]
+    # Of close calls: score, log-likelihood, characters, and whether none has more right values.
+    _Calls = list[tuple[float, float, int, bool]]
 
 __all__ = ["LOST", "Fitted", "fit", "fit_evidence"]
 
@@ -80,14 +83,16 @@ def fit(cases: Iterable[ArgumentCase], *, scorer: Scorer | None = None) -> Fitte
     groups = {n: list(one.groups(counts)) for n, one in enumerate(tuned)}
     if not any(groups.values()):
         raise ResultsError("no case is left to fit to", next_step="give more cases")
-    rows, calls = [], []
+    rows: list[_Row] = []
+    calls: list[_Calls] = []
     for fold in range(_FOLDS):
         others = [group for n, one in enumerate(tuned) if one.fold != fold for group in groups[n]]
         weights = fit_weights(others) if others else {}
         for one in tuned:
             if one.fold == fold:
                 rows += one.rows(weights)
-                calls += [one.calls(weights, scorer)] if scorer is not None else []
+                if scorer is not None:
+                    calls.append(one.calls(weights, scorer))
     return Fitted(
         fit_weights([group for some in groups.values() for group in some]),
         _minimum(rows),
@@ -128,7 +133,7 @@ class _Heard:
             if len(rows) > 1 and any(is_right for _, is_right in rows):
                 yield name, counts[name] ** -0.5, rows
 
-    def rows(self, weights: Mapping[str, float]) -> Iterator[tuple[Mapping[str, float], bool, bool]]:
+    def rows(self, weights: Mapping[str, float]) -> Iterator[_Row]:
         """Yield signs of each value that has to be sure, whether it is right, and whether it was cut out."""
         for found, place, picks in _sure(self.choices, self.units, weights):
             one = found[place]
@@ -140,7 +145,7 @@ class _Heard:
                 if found[place].argument.name == name:
                     yield signs(found, picks, place), False, True
 
-    def calls(self, weights: Mapping[str, float], scorer: Scorer) -> list[tuple[float, float, int, bool]]:
+    def calls(self, weights: Mapping[str, float], scorer: Scorer) -> _Calls:
         """Return the close calls, of `fit_scoring`; empty where there is nothing to choose from."""
         case = self.case
         choices = _weighed(self.choices, weights)
@@ -186,7 +191,7 @@ def _sure(
             yield found, place, picks
 
 
-def _minimum(rows: Sequence[tuple[Mapping[str, float], bool, bool]]) -> Minimum:
+def _minimum(rows: Sequence[_Row]) -> Minimum:
     curve = fit_minimum([(found, is_right) for found, is_right, _ in rows])
     whole = Minimum(curve)
     least = least_of(

@@ -163,7 +163,7 @@ def _results(
     found: Mapping[tuple[str, str], Sequence[Scored]],
     routed: Sequence[bool] | None,
 ) -> list[Result]:
-    results = []
+    results: list[Result] = []
     for (system, mode), scored in found.items():
         for part in PARTS:
             where = {"system": system, "schema_mode": mode, "part": part}
@@ -176,7 +176,8 @@ def _results(
 
 def _unsaid_asked(cases: Sequence[ArgumentCase], planners: _Planners, where: dict[str, str]) -> list[Result]:
     """Return in how many requests without a needed value it is asked for, or left to the model, marked."""
-    asked, counts = [], []
+    asked: list[int] = []
+    counts: list[int] = []
     for case in cases:
         lacking = list(unsaid(case)) if case.apart or where["part"] == "all" else []
         found = [(one.name, planners.ground(one.case, where["system"])) for one in lacking]
