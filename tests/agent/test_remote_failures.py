@@ -21,6 +21,7 @@ from nexus_lab.agent.endpoint_errors import (
     RequestRejected,
     RequestTooLong,
 )
+from nexus_lab.agent.loop import TurnTooLong
 from nexus_lab.errors import Cancelled
 
 pytestmark = pytest.mark.model
@@ -82,6 +83,13 @@ def test_stop_closes_the_connection_and_the_next_turn_works(make_remote, chat, m
     assert (agent.history, agent.messages) == ((), [])
     agent.profile = agent.profile.changed(answer_tokens=8)
     assert agent.ask("Hello").outcome is TurnOutcome.ABSTAINED
+
+
+def test_a_turn_whose_time_is_over_closes_the_connection(make_remote, chat):
+    turn = make_remote("hangs", turn_seconds=1.0).ask(HELLO)
+    assert type(turn.problem) is TurnTooLong
+    assert turn.problem.next_step
+    eventually(lambda: chat.log()[0]["ended"] == "closed")
 
 
 def test_a_stop_before_anything_is_asked_asks_nothing(make_remote, chat):
