@@ -57,7 +57,12 @@ _OF_SPANS = {
 }
 _FILE = re.compile(r"(?<![\w/])[\w-]*\.[A-Za-z]\w{0,4}\b")
 _ENDS_AS_FILE = re.compile(r"\.\w{1,5}$")
-_NUMBER = re.compile(r"(?<![\w.])#?\d+(?![\w.]*[A-Za-z])|#\d")
+_NUMBER = re.compile(
+    r"(?<![\w.])#?\d+(?![\w.]*[A-Za-z])|#\d"
+    r"|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty"
+    r"|hundred|thousand|million|half|dozen|twice)\b",
+    re.IGNORECASE,
+)
 _DIGIT = re.compile(r"\d")
 _ID_NAME = re.compile(r"(?:_id|Id|^id|sha|_number|hash)$")
 _FILE_NAME = re.compile(r"(?:^|_)(?:path|file|filename|filepath|file_path)$", re.IGNORECASE)

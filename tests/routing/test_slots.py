@@ -33,6 +33,7 @@ def tool(name: str, required: tuple[str, ...] = (), **types: str) -> ToolSpec:
         ("Close number 12", {NUMBER, ID}),
         ("Version 2.4 please", {NUMBER, ID}),
         ("Thanks. Really", set()),
+        ("The factorial of five", {NUMBER, ID}),
     ],
 )
 def test_what_a_request_brings(request_: str, kinds: set[int]):
