@@ -164,6 +164,7 @@ class Scorer:
             if on_progress is not None:
                 on_progress(f"embedding {len(changed)} tools", start / len(changed))
             embedded += self._embedded(changed[start : start + _BUILD_BATCH])
+        in_vain = self._learned_in_vain(registry)
         for key in [key for key in self._tools if key not in wanted]:
             self._drop(key)
         for one in embedded:
@@ -175,7 +176,7 @@ class Scorer:
         self._spoken.clear()
         self._vocabulary = None
         self._slots = Slots(self._tools[key] for key in self._names)
-        self._in_vain = self._learned_in_vain(registry)
+        self._in_vain = in_vain
         there = {tool.qualified_name for tool in wanted.values()}
         self._given = [pair for pair in self._given if pair[0] in there]
 

@@ -200,3 +200,23 @@ def test_the_lead_among_the_tools_of_a_server_is_a_signal(kitchen: Registry):
     assert signals["lead_of_server"] == pytest.approx(float(stage.fused[ranking.order[0]] - second))
     alone = of_part(stage, ["sweep", "salt_it"])
     assert stage_signals(alone, rank(alone), router.scorer)["lead_of_server"] == 0.3
+
+
+def test_an_embedder_that_fails_at_what_is_asked_in_vain_leaves_all_as_it_was(
+    learned: list[dict[str, Any]], kitchen: Registry, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    router = Router(Registry(), words).warm_up()
+    request = next(row["request"] for row in learned if row["tool"] is None)
+    whole = words.embed_queries
+
+    def failing(texts: list[str]) -> NDArray[np.float32]:
+        if request in texts:
+            raise RuntimeError("out of memory")
+        return whole(texts)
+
+    monkeypatch.setattr(words, "embed_queries", failing)
+    with pytest.raises(RuntimeError):
+        router.update(kitchen)
+    assert len(router.registry) == 0
+    router.check_integrity()
+    assert router.scores("salt the cod").names == ()
