@@ -174,7 +174,9 @@ class CacheWork(Panel):
     def view(self, name: str, values: dict[str, Any]) -> list[Any]:
         """Return a drawing that is made from snapshots: ``tree``, ``residency`` or ``restore``."""
         makers: Mapping[str, Callable[[], Drawing]] = {
-            "tree": lambda: replace(self.tree(), selected=self._selected(_number(values.get("op")))),
+            "tree": lambda: replace(
+                self.tree(), selected=self._selected(_number(values.get("op"))), live=True
+            ),
             "residency": self.memories,
             "restore": lambda: replace(self.restores(), chosen_op=_number(values.get("op")), live=True),
         }

@@ -289,7 +289,8 @@ class Drawing:
     def _repr_html_(self) -> str:
         from nexus_lab.lab.static_html import embedded, page
 
-        return embedded(page(self.title, [f"<section>{self.to_html()}</section>"]), height=360)
+        document = page(self.title, [f"<section>{self.to_html()}</section>"], small=True)
+        return embedded(document, height=360)
 
     def __str__(self) -> str:
         return self.to_text()

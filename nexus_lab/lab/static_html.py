@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["cache_fragment", "embedded", "page", "session_fragment", "splice_fragment"]
 
 _LAB, _REPORT = "nexus_lab.lab", "nexus_lab.trace.report"
+# Where the report's tokens and base style end.
+_HEAD = "/* Head */"
 # Assets of the report that pages here share: tokens and base style, and the patterns.
 _SHARED = ("report.css", "defs.html.j2")
 _LETTERS = {"append": "A", "splice": "S", "repair": "R", "drop": "D", "repos": "P"}
@@ -46,7 +48,7 @@ _INK = {
 }
 
 
-def page(title: str, fragments: Iterable[str], *, theme: str | None = None) -> str:
+def page(title: str, fragments: Iterable[str], *, theme: str | None = None, small: bool = False) -> str:
     """Return one self-contained HTML document.
 
     Parameters
@@ -57,8 +59,11 @@ def page(title: str, fragments: Iterable[str], *, theme: str | None = None) -> s
         HTML that panels made with `to_html`; put in as it is.
     theme
         ``light`` or ``dark``; ``None`` follows the reader's system.
+    small
+        With the styles of drawings only.
     """
-    style = _asset("report.css") + _asset("page.css") + _asset("drawn.css")
+    report = _asset("report.css").split(_HEAD)[0] if small else _asset("report.css")
+    style = report + _asset("page.css") + _asset("drawn.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return _render(

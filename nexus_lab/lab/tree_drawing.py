@@ -96,6 +96,8 @@ class TreeDrawing(Drawing):
         A node that is marked.
     most
         Most nodes that are drawn.
+    live
+        States of the live program can be chosen.
     """
 
     title: ClassVar[str] = "Op tree"
@@ -103,6 +105,7 @@ class TreeDrawing(Drawing):
     shot: TreeShot
     selected: int | None = None
     most: int = _MOST
+    live: bool = False
 
     @classmethod
     def of(cls, runner: ProgramRunner) -> TreeDrawing:
@@ -171,7 +174,7 @@ class TreeDrawing(Drawing):
         faded = branch.tokens > 0 and branch.dropped == branch.tokens and not _changes(branch)
         hollow = branch.kind.value == "drop" or faded or "gone" in branch.places
         picked = branch.node == self.selected
-        selectable = branch.op is not None
+        selectable = self.live and branch.op is not None
         return el(
             "g",
             el("title", _told(branch)),
@@ -190,9 +193,8 @@ class TreeDrawing(Drawing):
             el("rect", x=x - 3, y=y - 3, width=_WIDTH + 6, height=_HEIGHT + 6, class_="dr-here")
             if branch.here or picked
             else None,
-            role="button" if selectable else "img",
+            role="button" if selectable else "img" if self.live else None,
             tabindex=0 if selectable else None,
-            aria_label=_told(branch),
             aria_pressed=("true" if picked else "false") if selectable else None,
             data_set=f'{{"op": "{branch.op}"}}' if selectable else None,
             data_call="cache.plan" if selectable else None,

@@ -28,7 +28,7 @@ from nexus_lab.lab.policy_knobs import CAVEAT, Forgetting, PolicyKnobs
 from nexus_lab.lab.residency_view import COUNTERS, ResidencyView
 from nexus_lab.lab.restore_plan import Pass, RestoreDone, RestorePlan
 from nexus_lab.lab.restore_view import RestoreView
-from nexus_lab.lab.static_html import page
+from nexus_lab.lab.static_html import embedded, page
 from nexus_lab.lab.tree_drawing import PLACE_LETTERS, TreeDrawing, thinned
 from nexus_lab.lab.tree_shot import TreeShot, shoot, steps_of
 from nexus_lab.policy_text import POLICIES, parse_policy
@@ -138,7 +138,9 @@ def test_a_tree_is_drawn_told_and_tabled():
     html, text, frame = drawing.to_html(), drawing.to_text(), drawing.to_frame()
     for letter in PLACE_LETTERS.values():
         assert f">{letter}</text>" in html
-    assert html.count('role="button"') == 5  # states of the live program that are kept
+    assert 'role="button"' not in html
+    live = html_of(replace(drawing, live=True).element())
+    assert live.count('role="button"') == 5  # states of the live program that are kept
     assert "3 programs in" in text
     assert "r-001" in text
     assert frame.height == len(drawing.shot.branches)
@@ -557,4 +559,6 @@ def test_pages_hold_no_fields():
     assert Fields("".join(drawing.to_html() for drawing in drawings)).inputs == 0
     for drawing in drawings:
         assert drawing.title in drawing._repr_html_()
+        assert "--op-append" in drawing._repr_html_()
+        assert len(drawing._repr_html_()) < len(embedded(page("x", [drawing.to_html()]))) - 10_000
         assert repr(drawing) == str(drawing) == drawing.to_text()
