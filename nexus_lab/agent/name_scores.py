@@ -23,7 +23,7 @@ import numpy as np
 from nexus_lab.arguments import ToolNameTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ class NameScorer:
     def __init__(self, engine: Engine, names: Iterable[str]) -> None:
         pieces = engine.vocabulary.all_token_bytes
         self._trie = ToolNameTrie([json_name(name) for name in names], pieces)
-        self._tokenize = lambda text: engine.tokenize(text, special=False)
+        self._tokenize: Callable[[str], list[int]] = lambda text: engine.tokenize(text, special=False)
         self._pieces = pieces
         self.tokens = cache(self._tokens)
 

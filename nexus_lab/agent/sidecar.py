@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.calling import tool_block
 from nexus_lab.agent.escalation import settled
@@ -255,7 +257,7 @@ class Sidecar:
                 self._engine.copy_sequence(base, seq)
             declined = self._enter(seq, block, trial.context)
             self._engine.prefill(seq, before, logits="none")
-            logits = self._engine.prefill(seq, (last, *written[:-1]), logits="all")
+            logits = np.asarray(self._engine.prefill(seq, (last, *written[:-1]), logits="all"))
         chances = trial.names.log_chances(logits, written)
         return SidecarScore(
             tool=name,
@@ -305,7 +307,7 @@ def _decline(error: NexusError) -> Decline:
     if isinstance(error, ContextFull):
         reason = f"a candidate needs {error.needed} cells at once, and {error.free} are free"
         return Decline("sidecar_no_room", reason, _INSTEAD)
-    codes = {
+    codes: dict[type[NexusError], str] = {
         SequenceError: "sidecar_no_slot",
         TemplateRewritesError: "sidecar_template",
         ChatTemplateError: "sidecar_template",

@@ -124,7 +124,8 @@ def _turns(history: Sequence[Message]) -> list[list[Message]]:
 
 
 def _spoken(turn: Iterable[Message]) -> tuple[list[Spoken], int]:
-    spoken, replaced = [], 0
+    spoken: list[Spoken] = []
+    replaced = 0
     for message in turn:
         text, role = _text(message), str(message["role"])
         if role == "assistant":

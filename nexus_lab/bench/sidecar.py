@@ -115,6 +115,8 @@ def run(
         When there is no close decision, or a count means nothing.
     """
     insist_positive(depth=depth, limit=limit)
+    if depth > SIDECAR_DEPTH:
+        raise ResultsError(f"depth = {depth}", next_step=f"at most {SIDECAR_DEPTH} candidates are tried")
     if schema_mode not in ("signature", "full"):
         raise ResultsError(f"unknown mode {schema_mode!r}", next_step="choose signature or full")
     tools = registry if isinstance(registry, Registry) else load_registry(registry)
@@ -132,8 +134,9 @@ def run(
     ).warm_up()
     decisions = [(row, router.route(row["query"], row.get("context") or ())) for row in ours]
     close = [(row, decision) for row, decision in decisions if escalates(decision)]
-    if limit is not None and len(close) > limit:
-        close = [close[place] for place in np.linspace(0, len(close) - 1, limit).round().astype(int)]
+    n_close = len(close)
+    if limit is not None and n_close > limit:
+        close = [close[place] for place in np.linspace(0, n_close - 1, limit).round().astype(int)]
     if not close:
         raise ResultsError(
             f"none of {len(ours)} decisions was too close",
@@ -155,7 +158,7 @@ def run(
         "queries": [path.name for path in queries],
         "trajectories": trajectories.name if trajectories is not None else None,
         "requests": len(ours),
-        "close": sum(escalates(decision) for _, decision in decisions),
+        "close": n_close,
         "depth": depth,
         "tau": router.tau,
         "known": known,
@@ -166,7 +169,7 @@ def run(
         "declined": sorted({one.result.declined.code for one in tried if one.result.declined is not None}),
     }
     results = [
-        proportion(len(close) if limit is None else settings["close"], len(ours), case=case, metric="close"),
+        proportion(n_close, len(ours), case=case, metric="close"),
         *_figures(tried, case, leads),
     ]
     return ResultFile.now("eval sidecar", results, settings=settings, threads=engine.threads)

@@ -24,7 +24,7 @@ def sidecar(
     ] = None,
     model: Model = "bundled",
     mode: Annotated[str, typer.Option(help="What the model sees of a tool: signature, full.")] = "signature",
-    depth: Annotated[int, typer.Option(min=1, help="Candidates that are tried.")] = 5,
+    depth: Annotated[int, typer.Option(min=1, max=5, help="Candidates that are tried.")] = 5,
     tau: Annotated[
         float | None, typer.Option(min=0, help="Margin under which a decision is too close; inf tries all.")
     ] = None,

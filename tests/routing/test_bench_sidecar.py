@@ -113,5 +113,7 @@ def test_what_means_nothing_is_refused(measured, tmp_path: Path):
         measured(queries, tau=0.0)
     with pytest.raises(ResultsError, match="unknown mode"):
         measured(queries, schema_mode="splice")
+    with pytest.raises(ResultsError, match="depth = 6"):
+        measured(queries, depth=6)
     with pytest.raises(ResultsError, match="limit = 0"):
         measured(queries, limit=0)
