@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent import Agent, EventKind, Turn, TurnOutcome
-from nexus_lab.bench.base import Result, ResultFile, insist_positive, median_interval, proportion
-from nexus_lab.demo.tools import demo_tools
+from nexus_lab.bench.base import (
+    Result,
+    ResultFile,
+    ResultsError,
+    insist_positive,
+    median_interval,
+    proportion,
+)
 from nexus_lab.engine import ContextFull, Engine
 from nexus_lab.registry import ServerError
 from nexus_lab.routing import Router
@@ -54,6 +59,7 @@ _PROFILE = Profile(name="bench", policy="rolling_drop_repos", answer_tokens=16, 
 
 
 def run(
+    tools: Toolbox,
     *,
     model: str | Path = "bundled",
     turns: int = 200,
@@ -67,6 +73,8 @@ def run(
 
     Parameters
     ----------
+    tools
+        The servers ``time``, ``git`` and ``sqlite`` of `nexus_lab.demo`, which `REQUESTS` are for.
     model
         The model.
     turns, threads
@@ -91,14 +99,12 @@ def run(
     Raises
     ------
     NexusError
-        When servers or model do not start.
+        When the model does not load, or the servers are others.
     """
     insist_positive(turns=turns, threads=threads, stops=stops, deaths=deaths, session=session)
-    with (
-        tempfile.TemporaryDirectory(prefix="nexus-lab-") as folder,
-        demo_tools("time", "git", "sqlite", folder=folder, progress=tell) as tools,
-        Engine.load(model, n_ctx=_N_CTX) as engine,
-    ):
+    if missing := sorted({"time", "git", "sqlite"} - set(tools.servers)):
+        raise ResultsError(f"no server {missing[0]}", next_step="give the demonstration's tools")
+    with Engine.load(model, n_ctx=_N_CTX) as engine:
         bench = _Bench(engine, tools, Router(tools.registry))
         results = [
             *_same_bytes(bench, turns, threads, tell),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -66,9 +67,15 @@ def agent(
 ) -> None:
     """Put the agent loop through threads, stops, servers that die and a long session, with real servers."""
     from nexus_lab.bench import agent as bench
+    from nexus_lab.demo.tools import demo_tools
 
-    with console.status("starting") as status:
+    with (
+        tempfile.TemporaryDirectory(prefix="nexus-lab-") as folder,
+        console.status("starting") as status,
+        demo_tools("time", "git", "sqlite", folder=folder) as tools,
+    ):
         result = bench.run(
+            tools,
             model=model,
             turns=turns,
             threads=threads,
