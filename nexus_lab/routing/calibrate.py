@@ -220,8 +220,8 @@ def _rates(seen: list[Seen], doubts: list[tuple[float, bool]], folds: int) -> li
         rate["share"] = round(refused / len(values), 4)
         answerable = grouped.get(("answerable", over))
         if group != "answerable" and answerable:
-            doubt, trust = ([value for value, _ in some] for some in (values, answerable))
-            rate["auroc"] = round(auroc(doubt, trust), 4)
+            higher, lower = ([value for value, _ in some] for some in (values, answerable))
+            rate["auroc"] = round(auroc(higher, lower), 4)
         rates.append(rate | {"folds": folds})
     return rates
 

@@ -132,7 +132,7 @@ def _of_path(text: str) -> set[int]:
 def _taken(tool: ToolSpec) -> set[int]:
     """Return the kinds that a tool has an argument for; of those that any tool may take, all."""
     names = {name.lower() for name in tool.properties}
-    taken: set[int] = set(_Kind) - set(_PLACED)
+    taken: set[int] = {kind for kind in _Kind if kind not in _PLACED}
     if {"owner", "repo"} <= names or "repository" in names:
         taken.add(_Kind.REPOSITORY)
     elif any(_ANY_PATH.search(name) for name in names):
