@@ -156,7 +156,7 @@ class PolicyKnobs(Drawing):
         cost = self.cost
         declined = [item for item in cost.costs if item.declined is not None]
         told = [item for item in cost.costs if item.declined is None]
-        head = ["", *(_column(item) for item in told)]
+        head = ["figure", *(_column(item) for item in told)]
         rows = [
             [title, *(_cell(value, values[0], max(values)) for value in values)]
             for title, values in cost.rows()
@@ -205,7 +205,7 @@ class PolicyKnobs(Drawing):
             ]
             lines += [
                 f"{self.cost.name}, {plural(self.cost.tokens, 'token')}; {price_words(self.cost.prices)}",
-                aligned(["", *(_column(item) for item in told)], rows),
+                aligned(["figure", *(_column(item) for item in told)], rows),
             ]
             lines += [
                 f"! {item.policy} is not counted: {item.declined.reason}"
