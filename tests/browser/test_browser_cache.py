@@ -184,7 +184,7 @@ def test_a_node_is_chosen_by_key_and_its_restore_is_planned(page: Page, cache):
     restore = box(cache, "Restore")
     expect(restore).to_contain_text(f"Op 3 of {total(cache)}, from what is kept now")
     expect(restore).to_contain_text("if nothing were kept")
-    expect(restore.get_by_label("State behind")).to_have_value("3")
+    expect(restore.get_by_role("combobox", name="State behind")).to_have_value("3")
     expect(node).to_have_attribute("aria-pressed", "true")
     assert node.evaluate("element => element === document.activeElement")
 
@@ -205,7 +205,7 @@ def test_limits_and_counters_are_shown(cache):
 def test_a_state_is_brought_back_and_what_it_took_is_told(cache):
     n = total(cache)
     restore = box(cache, "Restore")
-    restore.get_by_label("State behind").select_option("4")
+    restore.get_by_role("combobox", name="State behind").select_option("4")
     expect(restore).to_contain_text(f"Op 4 of {n}")
     restore.get_by_role("button", name="Bring it back").click()
     expect(cache).to_contain_text(f"op 4 of {n}")
@@ -219,7 +219,7 @@ def test_a_state_is_brought_back_and_what_it_took_is_told(cache):
 def test_a_restore_from_nothing_is_tried_beside_the_conversation(cache):
     n = total(cache)
     restore = box(cache, "Restore")
-    restore.get_by_label("State behind").select_option(str(n))
+    restore.get_by_role("combobox", name="State behind").select_option(str(n))
     restore.get_by_role("button", name="Try from nothing").click()
     expect(restore).to_contain_text(
         re.compile(r"Tried: op \d+ from nothing, .* at once .* step by step"), timeout=LONG_MS
@@ -236,8 +236,8 @@ def test_knobs_change_the_exact_cost_at_once(cache):
     expect(costs).to_contain_text("rolling_drop_repos(keep_last=1), forgotten for good")
     prefilled = costs.get_by_role("row", name=re.compile("^tokens prefilled"))
     before = prefilled.inner_text()
-    policy.get_by_label("Policy", exact=True).select_option("trim")
-    knob = policy.get_by_label(re.compile("^keep_last"))
+    policy.get_by_role("combobox", name="Policy", exact=True).select_option("trim")
+    knob = policy.get_by_role("spinbutton", name=re.compile("^keep_last"))
     commit(knob, "0")
     expect(policy.locator("code").first).to_have_text("trim(keep_last=0)")
     expect(prefilled).not_to_have_text(before)
@@ -249,25 +249,25 @@ def test_knobs_change_the_exact_cost_at_once(cache):
 
 def test_what_asks_the_model_is_not_counted_and_says_why(cache):
     policy = box(cache, "Policy: knobs and exact cost")
-    policy.get_by_label("Policy", exact=True).select_option("summarise")
+    policy.get_by_role("combobox", name="Policy", exact=True).select_option("summarise")
     expect(policy).to_contain_text("depends on what the model says")
-    policy.get_by_label("Policy", exact=True).select_option("drop_both")
-    expect(policy.get_by_label(re.compile("^scope"))).to_have_value("calls")
-    policy.get_by_label(re.compile("re-pack positions")).uncheck()
+    policy.get_by_role("combobox", name="Policy", exact=True).select_option("drop_both")
+    expect(policy.get_by_role("combobox", name=re.compile("^scope"))).to_have_value("calls")
+    policy.get_by_role("checkbox", name=re.compile("re-pack positions")).uncheck()
     expect(policy.locator("code").first).to_contain_text("repos=no")
 
 
 def test_a_trajectory_is_counted_too(cache):
     policy = box(cache, "Policy: knobs and exact cost")
-    policy.get_by_label("Policy", exact=True).select_option("rolling_drop")
-    policy.get_by_label("Counted on").select_option("file")
-    commit(policy.get_by_label("File", exact=True), "missing.jsonl")
+    policy.get_by_role("combobox", name="Policy", exact=True).select_option("rolling_drop")
+    policy.get_by_role("combobox", name="Counted on").select_option("file")
+    commit(policy.get_by_role("textbox", name="File", exact=True), "missing.jsonl")
     expect(policy).to_contain_text("cannot be read")
-    commit(policy.get_by_label("File", exact=True), "talks.jsonl")
+    commit(policy.get_by_role("textbox", name="File", exact=True), "talks.jsonl")
     expect(policy.get_by_role("table", name="Exact costs of to the south")).to_be_visible()
-    policy.get_by_label("Conversation", exact=True).select_option("<b>to the north</b>")
+    policy.get_by_role("combobox", name="Conversation", exact=True).select_option("<b>to the north</b>")
     expect(policy.get_by_role("table", name="Exact costs of <b>to the north</b>")).to_be_visible()
-    policy.get_by_label("Counted on").select_option("session")
+    policy.get_by_role("combobox", name="Counted on").select_option("session")
 
 
 def test_the_caveat_stands_there_with_the_price_of_true_forgetting(cache):
@@ -283,7 +283,7 @@ def test_the_caveat_stands_there_with_the_price_of_true_forgetting(cache):
 
 def test_a_front_is_drawn_from_a_result_file(cache):
     front = box(cache, "Pareto front of policies")
-    commit(front.get_by_label("Result file or folder"), "front.json")
+    commit(front.get_by_role("textbox", name="Result file or folder"), "front.json")
     drawn = front.get_by_role("img", name=re.compile("^NLL against cost. 2 of 3 policies on the front"))
     expect(drawn).to_be_visible()
     expect(drawn.locator(".dr-interval")).to_have_count(6)
@@ -296,16 +296,16 @@ def test_a_policy_of_the_front_goes_into_the_knobs_and_into_use(cache):
     ).click()
     policy = box(cache, "Policy: knobs and exact cost")
     expect(policy.locator("code").first).to_have_text("rolling_drop(keep_last=1)")
-    expect(policy.get_by_label(re.compile("^keep_last"))).to_have_value("1")
+    expect(policy.get_by_role("spinbutton", name=re.compile("^keep_last"))).to_have_value("1")
     policy.get_by_role("button", name="Use from the next turn").click()
     expect(policy).to_contain_text("rolling_drop(keep_last=1), in use")
 
 
 def test_attention_is_drawn_from_a_result_file(cache):
     attention = box(cache, "Attention by role and age")
-    commit(attention.get_by_label("Result file of the study"), "front.json")
+    commit(attention.get_by_role("textbox", name="Result file of the study"), "front.json")
     expect(attention).to_contain_text("holds no attention")
-    commit(attention.get_by_label("Result file of the study"), "attention.json")
+    commit(attention.get_by_role("textbox", name="Result file of the study"), "attention.json")
     drawn = attention.get_by_role("img", name=re.compile("^Share of attention by role and age"))
     expect(drawn).to_be_visible()
     expect(drawn.locator("text", has_text="10.0 %")).to_have_count(1)

@@ -317,7 +317,8 @@ def test_a_fork_is_a_run_of_its_own(view):
     for _ in range(4):
         cache.get_by_role("button", name="Step forward").click()
     expect(cache).to_contain_text(f"op 5 of {total}", timeout=60_000)
-    cache.get_by_label("Policy").select_option("rolling_drop_repos")
+    fork = cache.get_by_role("region", name=re.compile("^Fork from"))
+    fork.get_by_role("combobox", name="Policy").select_option("rolling_drop_repos")
     cache.get_by_role("button", name=re.compile("^Fork as")).click()
     expect(cache).to_contain_text("run again", timeout=60_000)
     wait_idle(view)
