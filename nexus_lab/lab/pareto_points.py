@@ -105,7 +105,8 @@ def _of_folder(folder: Path) -> list[PolicyPoint]:
     journal = folder / JOURNAL
     if not journal.is_file():
         raise ResultsError(f"{folder} holds neither a replay nor a search", next_step=_NEXT_STEP)
-    trials, rows = [], []
+    trials: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for key, finished in read_journal(journal).items():
         (trials if key.startswith(_TRIAL) else rows).extend(finished.rows)
     proposers = {str(row.get("policy")): str(row.get("proposer", "")) for row in trials}

@@ -13,7 +13,7 @@ from nexus_lab.trace.text import count, plural, sentence
 if TYPE_CHECKING:
     import polars as pl
 
-    from nexus_lab.lab.drawing import Element
+    from nexus_lab.lab.drawing import Child, Element
     from nexus_lab.lab.dry_session import DryCost
     from nexus_lab.lab.policy_form import PolicyChoice
     from nexus_lab.settings import Profile
@@ -157,7 +157,7 @@ class PolicyKnobs(Drawing):
         declined = [item for item in cost.costs if item.declined is not None]
         told = [item for item in cost.costs if item.declined is None]
         head = ["figure", *(_column(item) for item in told)]
-        rows = [
+        rows: list[list[Child]] = [
             [title, *(_cell(value, values[0], max(values)) for value in values)]
             for title, values in cost.rows()
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, called, chosen, el, note, pattern, table
 from nexus_lab.lab.restore_plan import START_WORDS
@@ -164,7 +164,7 @@ class RestoreView(Drawing):
             for number, step in enumerate(plan.steps, start=1)
         ]
         whole = pl.Int64
-        schema = {
+        schema: dict[str, Any] = {
             "plan": pl.String,
             **dict.fromkeys(("op", "pass"), whole),
             "ops": pl.List(pl.String),

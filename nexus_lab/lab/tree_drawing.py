@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, el, op_mark, pattern, table
 from nexus_lab.lab.tree_shot import shoot, steps_of
@@ -272,7 +272,7 @@ class TreeDrawing(Drawing):
             for branch in self.shot.branches
         ]
         words, whole = pl.List(pl.String), pl.Int64
-        schema = {
+        schema: dict[str, Any] = {
             **dict.fromkeys(("node", "parent"), whole),
             "op": pl.String,
             **dict.fromkeys(("start", "tokens", "dropped"), whole),
