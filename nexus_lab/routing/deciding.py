@@ -97,8 +97,9 @@ def settle(
         verdict = judge(request, stage, ranking, tau=rules.tau, fit=fit, threshold=threshold)
         order = tuple(int(place) for place in ranking.order)
     named = len(order) > 0 and order[0] in stage.named
+    # A cross-encoder that is not heard on whether any tool fits cannot settle that doubt.
     doubtful = verdict.outcome is Outcome.ESCALATION_UNAVAILABLE or (
-        verdict.outcome in (Outcome.AUTO, Outcome.NO_TOOL) and chance is not None and chance >= _DOUBT
+        rules.no_tool_read is not None and chance is not None and chance >= _DOUBT
     )
     if rules.reader is None or not doubtful or named or not request.strip() or not order:
         return Course(ranking, order, verdict, {}, chance, fit, threshold)

@@ -89,6 +89,27 @@ def test_a_doubtful_request_is_read_whatever_tau_is(registry: Registry, words: W
 
 
 @pytest.mark.usefixtures("doubting")
+def test_a_cross_encoder_that_is_not_heard_on_the_doubt_is_not_asked(registry: Registry, words: WordEmbedder):
+    calibration, _ = load_calibration(words.fingerprint, SCORING)
+    save_calibration(replace(calibration, no_tool_read=None))
+    router = Router(registry, words, tau=0.0, cross_encoder=Doubter())
+    # Doubted, not enough to be refused; and by another limit refused.
+    assert router.route("List cabbage").no_tool_chance > 0.5  # type: ignore[operator]
+    assert "rerank" not in router.route("List cabbage").times_ms
+    refusing = replace(calibration, no_tool_read=None, no_tool=NoTool({"dense": -10.0}, 4.0, 0.5, 20, 10))
+    save_calibration(refusing)
+    refused = Router(registry, words, tau=0.0, cross_encoder=Doubter()).route("List cabbage")
+    assert (refused.outcome, "rerank" in refused.times_ms) == (Outcome.NO_TOOL, False)
+    # Below tau it is asked as ever.
+    assert (
+        "rerank"
+        in Router(registry, words, tau=9.0, cross_encoder=Doubter())
+        .route("List the issues of a repository newest first")
+        .times_ms
+    )
+
+
+@pytest.mark.usefixtures("doubting")
 def test_a_given_threshold_takes_the_place_of_the_calibrated_doubt(registry: Registry, words: WordEmbedder):
     decision = Router(registry, words, tau=0.0, threshold=0.0, cross_encoder=Doubter()).route("List cabbage")
     assert (decision.outcome, decision.no_tool_chance) == (Outcome.AUTO, None)
