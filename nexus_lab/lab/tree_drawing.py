@@ -190,7 +190,14 @@ class TreeDrawing(Drawing):
                 height=_HEIGHT,
                 class_=f"dr-edge dr-edge-{branch.kind.value}{' dr-hollow' if hollow else ''}",
             ),
-            el("rect", x=x - 3, y=y - 3, width=_WIDTH + 6, height=_HEIGHT + 6, class_="dr-here")
+            el(
+                "rect",
+                x=x - 3,
+                y=y - 3,
+                width=_WIDTH + 6,
+                height=_HEIGHT + 6,
+                class_="dr-here" if branch.here else "dr-chosen",
+            )
             if branch.here or picked
             else None,
             role="button" if selectable else "img" if self.live else None,

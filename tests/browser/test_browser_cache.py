@@ -166,7 +166,7 @@ def test_the_tree_says_where_each_node_is(cache):
     drawn = tree.get_by_role("group", name=re.compile(r"^Op tree: \d+ programs? in \d+ nodes"))
     nodes = drawn.get_by_role("button")
     assert nodes.count() == total(cache)
-    names = [node.get_attribute("aria-label") for node in nodes.all()]
+    names = [node.locator("title").first.text_content() for node in nodes.all()]
     assert any(name.startswith(f"op {total(cache)}: ") and "the cursor stands here" in name for name in names)
     assert any("drop" in name for name in names)
     assert any("repos" in name for name in names)
@@ -237,6 +237,7 @@ def test_knobs_change_the_exact_cost_at_once(cache):
     prefilled = costs.get_by_role("row", name=re.compile("^tokens prefilled"))
     before = prefilled.inner_text()
     policy.get_by_role("combobox", name="Policy", exact=True).select_option("trim")
+    expect(policy.locator("code").first).to_have_text(re.compile("^trim"))
     knob = policy.get_by_role("spinbutton", name=re.compile("^keep_last"))
     commit(knob, "0")
     expect(policy.locator("code").first).to_have_text("trim(keep_last=0)")
