@@ -1,8 +1,9 @@
 """The parts of a request that asks for several things, one after the other.
 
-Only what says so itself is parted: by a word of order ("then", "after that", "finally"), or as a numbered or
-bulleted list. Sentences side by side mostly say one thing more closely, and are left together; so is what
-stands in quotes, in backticks or in brackets.
+Only what says so itself is parted: by a word of order ("then", "after that", "finally") before a verb that
+asks for something, or as a list that is the whole request. What stands in quotes, in backticks or in brackets
+is left together, and so is a request with a condition, or with a text for somebody else, since taking one
+thing for two would call a tool that nobody asked for.
 """
 
 from __future__ import annotations
@@ -12,27 +13,42 @@ import re
 __all__ = ["parts_of"]
 
 _ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*•])[ \t]+(?=\S)", re.MULTILINE)
+_OPENING = re.compile(
+    r"\s*(?:please\s+)?(?:do|run|carry\s+out)\s+(?:the\s+following|this|these)(?:\s+(?:steps|things|tasks))?"
+    r"(?:,?\s+(?:in\s+(?:this\s+)?order|one\s+after\s+the\s+other))?\s*:\s*",
+    re.IGNORECASE,
+)
 _ORDER = re.compile(
     r"""
     (?:
-        (?:\s*[,;.!?]\s*|\s+) (?:and\s+)? (?:then|after\s+(?:that|this)|afterwards?)
-        | \s*[,;.!?]\s* (?:and\s+)? (?:next|finally|lastly)
+        (?:\s*[,;.!?]\s*|\s+) (?:and\s+)? (?:then|afterwards?)
+        | \s*[,;.!?]\s* (?:and\s+)? (?:after\s+that|next|finally|lastly)
+        | \s+ and\s+after\s+that
     )
-    \s*,?\s+ (?:please\s+)? (?=[A-Za-z`"'])
+    \s*,?\s+ (?:please\s+)? (?=[A-Za-z])
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# "the next page", "since then it fails", "what happens then": no order of things to do.
-_NO_BREAK_BEFORE = re.compile(
-    r"\b(?:the|if|when|since|until|till|by|from|than|what|happens?|was|were|is|right|just|even|only|now)$",
-    re.IGNORECASE,
+_VERBS = """
+    add approve archive assign book calculate cancel change check checkout clone close comment commit compare
+    compute convert copy count create delete describe diff display download drop edit enable disable execute
+    export fetch find fork get give import insert install label list lock look make merge move open pause play
+    print publish pull push query read rebase remove rename reopen reset resolve restart restore review run
+    save say schedule search select set show sort stage star start stash stop subscribe summarise summarize
+    switch sync tag tell translate turn undo unlock unstar update upload view
+"""
+_ASKS = re.compile(
+    rf"(?:{'|'.join(_VERBS.split())})\b(?!\s*[,.:;]|\s+(?:is|are|was|were|has|have)\b)", re.IGNORECASE
 )
-_NO_STEP = re.compile(
-    r"(?:the|an?|it|he|she|they|we|you|i|this|that|there|is|was|are|were|will|would|has|have|had|of|in|on|at|to)\b",
+_CONDITION = re.compile(
+    r"\b(?:if|when|whenever|once|unless|until|as\s+soon\s+as|in\s+case|before|after|while)\b", re.IGNORECASE
+)
+_FOR_OTHERS = re.compile(
+    r":(?=\s|$)|\b(?:remind|tell|note|message|e-?mail|reply|respond|write|post|send|comment|say\s+that|called|named|titled)\b",
     re.IGNORECASE,
 )
 _GUARDED = re.compile(
-    r"""```.*?```|`[^`\n]*`|"[^"\n]*"|“[^”]*”|(?<!\w)'[^'\n]*'(?!\w)|\([^()\n]*\)|\{[^{}]*\}""", re.DOTALL
+    r"""`[^`]*`|"[^"]*"|“[^”]*”|«[^»]*»|(?<!\w)'[^']*'(?!\w)|\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]"""
 )
 _LEAST_WORDS = 2
 
@@ -45,42 +61,36 @@ def parts_of(request: str, *, most: int) -> tuple[str, ...]:
     request
         What the user said.
     most
-        Parts to return at most; what would be more stays with the last.
+        Parts at most; a request of more is left whole.
     """
-    found = _listed(request) or _ordered(request)
-    if len(found) < _LEAST_WORDS or any(len(part.split()) < _LEAST_WORDS for part in found):
+    if "```" in request or request.count('"') % 2 or request.count("`") % 2:
         return (request,)
-    if len(found) > most:
-        return (request,) if most < _LEAST_WORDS else (*found[: most - 1], " then ".join(found[most - 1 :]))
+    found = _listed(request) or _ordered(request)
+    if not _LEAST_WORDS <= len(found) <= most or any(len(part.split()) < _LEAST_WORDS for part in found):
+        return (request,)
     return tuple(found)
 
 
 def _listed(request: str) -> list[str]:
-    """Return the items of a list that the request consists of, or ends with."""
-    marks = [mark for mark in _ITEM.finditer(request) if not _inside(mark.start(), _guarded(request))]
+    """Return the items of a list of one line each that the request is."""
+    marks = list(_ITEM.finditer(request))
     if len(marks) < _LEAST_WORDS:
         return []
+    opening = request[: marks[0].start()]
     ends = [*(mark.start() for mark in marks[1:]), len(request)]
     items = [request[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)]
-    opening = request[: marks[0].start()].strip()
-    # Before the list may stand what announces it, but nothing that is asked for.
-    return items if not opening or opening.endswith(":") else []
+    alone = not opening.strip() or _OPENING.fullmatch(opening)
+    return items if alone and all("\n" not in item and _ASKS.match(item) for item in items) else []
 
 
 def _ordered(request: str) -> list[str]:
-    guarded, parts, start = _guarded(request), [], 0
+    guarded, parts, start = [match.span() for match in _GUARDED.finditer(request)], [], 0
     for mark in _ORDER.finditer(request):
-        before, after = request[start : mark.start()], request[mark.end() :]
-        if _inside(mark.start(), guarded) or _NO_BREAK_BEFORE.search(before) or _NO_STEP.match(after):
+        if any(first <= mark.start() < last for first, last in guarded) or not _ASKS.match(
+            request, mark.end()
+        ):
             continue
-        parts.append(before.strip())
+        parts.append(request[start : mark.start()].strip())
         start = mark.end()
-    return [*parts, request[start:].strip()] if parts else []
-
-
-def _guarded(text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in _GUARDED.finditer(text)]
-
-
-def _inside(place: int, spans: list[tuple[int, int]]) -> bool:
-    return any(first <= place < last for first, last in spans)
+    whole = any(_CONDITION.search(part) or _FOR_OTHERS.search(part) for part in parts)
+    return [] if whole or not parts else [*parts, request[start:].strip()]
