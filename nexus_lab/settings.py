@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "SettingsError", "list_profiles", "load_profile", "save_profile"]
 
 _CURVE = "R(n_past) = r_base + (n_past - m) / (m (k - 1)) * (1 - r_base)"
+_DAY_S = 86_400
 _SPLICE_MODE = re.compile(r"splice\((exact|fixed|bounded\((?P<epsilon>[0-9.eE+-]+)\)|paper)\)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -241,9 +242,10 @@ def _check_decoding(profile: Profile) -> None:
     )
     _require(_is_count(profile.max_calls, least=1), f"max_calls = {profile.max_calls!r}", "choose at least 1")
     _require(
-        profile.turn_seconds is None or (_is_number(profile.turn_seconds) and profile.turn_seconds > 0),
+        profile.turn_seconds is None
+        or (_is_number(profile.turn_seconds) and 0 < profile.turn_seconds <= _DAY_S),
         f"turn_seconds = {profile.turn_seconds!r}",
-        "choose seconds above 0, or none for no limit",
+        "choose seconds above 0 and up to a day, or none for no limit",
     )
     _require(
         _is_count(profile.seed, least=0), f"seed = {profile.seed!r}", "choose a whole number of at least 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -109,7 +110,7 @@ class Agent(TurnLoop):
         self._store = SnapshotStore.for_engine(engine, disk=disk)
         self._pool = SequencePool(engine, tree=self._store.tree)
         self._conversation: Conversation | None = None
-        self._holds = False
+        self._holds, self._holding = False, threading.Lock()
 
     # -- conversations ------------------------------------------------------------------------------------
 
@@ -219,21 +220,35 @@ class Agent(TurnLoop):
 
     def _cancel(self) -> None:
         # Somebody else's turn may hold the engine, while this one waits for it.
-        if self._holds:
-            self.engine.cancel()
+        with self._holding:
+            if self._holds:
+                self.engine.cancel()
+
+    @property
+    def _works(self) -> bool:
+        return self._holds
 
     @contextmanager
     def _begun(self, turn: Turn) -> Iterator[None]:
         if self._conversation is not None:
-            self._conversation.rejoin()
-        with self._undone_on_failure(), self.engine.turn():
-            self._holds = True
+            with self._working():
+                self._conversation.rejoin()
+        with self._undone_on_failure(), self._working():
+            self._continue(turn)
+            yield
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Hold the engine for the block, and be the one that a stop ends."""
+        with self.engine.turn():
+            with self._holding:
+                self._holds = True
             try:
                 self._check_stopped()
-                self._continue(turn)
                 yield
             finally:
-                self._holds = False
+                with self._holding:
+                    self._holds = False
 
     def _continue(self, turn: Turn) -> None:
         """Go on with the conversation; one that is opened may begin with warm tokens."""

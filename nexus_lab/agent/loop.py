@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nexus_lab.agent.base import Emitter, EventKind
+from nexus_lab.agent.deadline import Deadline
 from nexus_lab.agent.escalation import escalates, routing_row
 from nexus_lab.agent.parts import parts_of
 from nexus_lab.agent.rows import MessageRow
@@ -93,6 +94,7 @@ class TurnLoop(ABC):
         self._approve = approve
         self._turns = 0
         self._asking = self._stopped = False
+        self._deadline = Deadline(None, self.stop)
         self._on_progress: Callable[[int, int], None] | None = None
         self._on_call: Callable[[str], None] | None = None
         self._history: list[dict[str, Any]] = []
@@ -169,18 +171,31 @@ class TurnLoop(ABC):
         return tuple(self._history)
 
     def stop(self) -> None:
-        """Stop the running turn, from any thread: prefill, generation and tool calls."""
+        """Stop the running turn, from any thread: prefill, generation and tool calls.
+
+        A turn that waits for the engine ends when it gets it; what holds the engine meanwhile is left alone,
+        tool calls included.
+        """
         stopping, self._stopped = self._stopped, self._asking
         self._cancel()
-        self.tools.cancel()
+        self._cancel_tools()
         if self._stopped and not stopping:
             threading.Thread(target=self._keep_cancelling, args=(self._turns,), daemon=True).start()
 
     def _keep_cancelling(self, turn: int) -> None:
         """Cancel tool calls until `turn` has ended, since one may begin in the very moment of the stop."""
         while self._stopped and self._asking and self._turns == turn:
-            self.tools.cancel()
+            self._cancel_tools()
             time.sleep(_CANCEL_STEP_S)
+
+    def _cancel_tools(self) -> None:
+        if self._works:
+            self.tools.cancel()
+
+    @property
+    def _works(self) -> bool:
+        """Whether a turn of this agent runs, and does not wait for another's."""
+        return True
 
     def ask(
         self,
@@ -190,6 +205,7 @@ class TurnLoop(ABC):
         on_call: Callable[[str], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_turn: Callable[[Turn], None] | None = None,
+        whole: bool = False,
     ) -> Turn:
         """Run one turn and return what came of it; blocks, and can be stopped or interrupted.
 
@@ -206,6 +222,8 @@ class TurnLoop(ABC):
             Called during each prefill with the tokens done and all tokens.
         on_turn
             Called with each turn but the last, once it has ended.
+        whole
+            Make one turn of the request, whatever it asks for.
 
         Returns
         -------
@@ -220,22 +238,33 @@ class TurnLoop(ABC):
             On Ctrl-C, after the turn has been undone and recorded.
         """
         self._on_progress, self._on_call = on_progress, on_call
+        self._asking, self._stopped = True, False
         done: list[Turn] = []
-        parts = self._parts(repair_text(request))
-        for part in parts:
-            if done and on_turn is not None:
-                on_turn(done[-1])
-            done.append(self._ask(part, on_token))
-            if done[-1].problem is not None:
-                break
+        try:
+            request = repair_text(request)
+            parts = (request,) if whole else self._parts(request)
+            for part in parts:
+                if done:
+                    if on_turn is not None:
+                        on_turn(done[-1])
+                    if self._stopped:
+                        break
+                done.append(self._ask(part, on_token))
+                if done[-1].problem is not None:
+                    break
+        finally:
+            self._asking = False
         done[-1].earlier, done[-1].left = tuple(done[:-1]), parts[len(done) :]
         return done[-1]
 
     def _parts(self, request: str) -> tuple[str, ...]:
         """Return what a request asks for, one after the other, where each is a tool's work; else itself."""
         parts = parts_of(request, most=self.profile.max_calls)
-        if len(parts) > 1 and all(self._fits(part) for part in parts):
-            return parts
+        try:
+            if len(parts) > 1 and all(self._fits(part) for part in parts):
+                return parts
+        except NexusError:  # the turn will say what is wrong with the router
+            pass
         return (request,)
 
     def _fits(self, request: str) -> bool:
@@ -249,7 +278,6 @@ class TurnLoop(ABC):
             schema_mode=self.profile.schema_mode,
             settings={**self.profile.to_dict(), **self._facts(), "ask_before": self.ask_before},
         )
-        self._asking, self._stopped = True, False
         clock = StageClock(turn)
         with self.emitter.span(
             EventKind.TURN,
@@ -259,7 +287,7 @@ class TurnLoop(ABC):
             **self._facts(),
         ) as span:
             try:
-                with self._in_time(turn), self._forgotten_on_failure(), self._begun(turn):
+                with self._forgotten_on_failure(), self._begun(turn), self._in_time():
                     self._run(turn, clock, on_token)
             except NexusError as error:
                 turn.problem = error
@@ -272,37 +300,25 @@ class TurnLoop(ABC):
                 turn.outcome = TurnOutcome.CANCELLED
                 raise
             finally:
-                self._asking = False
                 turn.times_ms["total"] = clock.elapsed() * 1e3
                 span.add(turn.to_row())
                 span.set(outcome=turn.outcome.value, tool=turn.tool)
         return turn
 
     @contextmanager
-    def _in_time(self, turn: Turn) -> Iterator[None]:
-        """Stop the turn when its time is over, and say so."""
-        limit, over = self.profile.turn_seconds, threading.Event()
-
-        def end() -> None:
-            over.set()
-            if self._turns == turn.number:
-                self.stop()
-
-        timer = threading.Timer(limit or 0, end)
-        timer.daemon = True
-        if limit is not None:
-            timer.start()
+    def _in_time(self) -> Iterator[None]:
+        """Stop the turn when its time is over, and say so; waiting for others is none of its time."""
+        self._deadline = Deadline(self.profile.turn_seconds, self.stop)
         try:
-            yield
+            with self._deadline:
+                yield
         except Cancelled as error:
-            if not over.is_set():
+            if not self._deadline.over:
                 raise
             raise TurnTooLong(
-                f"the turn took more than {limit:g} s",
+                f"the turn took more than {self.profile.turn_seconds:g} s",
                 next_step="ask for less, or give a profile more turn_seconds",
             ) from error
-        finally:
-            timer.cancel()
 
     def _check_stopped(self) -> None:
         if self._stopped:
@@ -376,7 +392,7 @@ class TurnLoop(ABC):
     def _execute(self, turn: Turn, spec: ToolSpec, clock: StageClock) -> ToolResult:
         edited = False
         if self.ask_before == "every" or (self.ask_before == "writes" and not spec.read_only):
-            with clock.stage("approval"):
+            with clock.stage("approval"), self._deadline.paused():
                 edited = self._ask_approval(turn, spec)
         self._check_stopped()
         arguments = turn.arguments or {}

@@ -41,11 +41,16 @@ _ASKS = re.compile(
     rf"(?:{'|'.join(_VERBS.split())})\b(?!\s*[,.:;]|\s+(?:is|are|was|were|has|have)\b)", re.IGNORECASE
 )
 _CONDITION = re.compile(
-    r"\b(?:if|when|whenever|once|unless|until|as\s+soon\s+as|in\s+case|before|after|while)\b", re.IGNORECASE
+    r"\b(?:if|when|whenever|once(?!\s+(?:more|again|a)\b)|unless|until|as\s+soon\s+as|in\s+case|before|after|while)\b",
+    re.IGNORECASE,
 )
 _FOR_OTHERS = re.compile(
-    r":(?=\s|$)|\b(?:remind|tell|note|message|e-?mail|reply|respond|write|post|send|comment|say\s+that|called|named|titled)\b",
-    re.IGNORECASE,
+    r"""
+    :(?=\s|$)
+    | \b(?:remind|tell|note|message|e-?mail|reply|respond|write|post|send|comment|say\s+that)\b
+    | \b(?:called|named|titled)\b
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 _GUARDED = re.compile(
     r"""`[^`]*`|"[^"]*"|“[^”]*”|«[^»]*»|(?<!\w)'[^']*'(?!\w)|\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]"""

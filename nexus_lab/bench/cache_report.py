@@ -215,7 +215,7 @@ class CacheSweep:
     def told(self) -> str:
         """Return what the figures of the table are over, in words."""
         if self.shared:
-            return f"Means over the {len(self.shared)} conversations that every policy went through."
+            return f"Means over the {len(self.shared)} conversations that every policy with any went through."
         return "No conversation went through under every policy: each has means over its own."
 
     def _line(self, policy: str) -> list[str]:

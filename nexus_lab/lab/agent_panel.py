@@ -53,6 +53,8 @@ _SETTINGS = (
     "temperature",
     "max_tokens",
     "answer_tokens",
+    "max_calls",
+    "turn_seconds",
 )
 _TURNS_SENT = 24
 _TEMPLATE = """
@@ -222,6 +224,7 @@ class AgentPanel(Panel):
         on_done: Callable[[Ticket[Turn]], None] | None = None,
         *,
         approve: Approve | None = None,
+        whole: bool = False,
     ) -> Ticket[Turn]:
         """Post a turn behind what runs and waits, and show it in the queue until it begins.
 
@@ -233,6 +236,8 @@ class AgentPanel(Panel):
             Called on the engine's lane with the ticket, when the turn has ended.
         approve
             Who is asked before a tool runs in this turn; ``None`` asks in the views.
+        whole
+            Make one turn of the request, whatever it asks for.
         """
         ticket: Ticket[Turn]
 
@@ -240,7 +245,7 @@ class AgentPanel(Panel):
             self._unqueue(ticket)
             self.approval.answerer = approve
             try:
-                return self.desk.crew.turn(text)
+                return self.desk.crew.turn(text, whole=whole)
             finally:
                 self.approval.answerer = None
 

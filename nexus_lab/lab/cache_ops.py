@@ -335,8 +335,10 @@ def _detail(fact: _Fact, *, anchored: bool | None) -> str:
                 f"keys rotated by {count(shift)} from anchor {count(anchor)}" if shift else "at its anchor"
             )
             return f"{at}; {moved}"
-        case Repair(selection):
-            return f"logical {count(selection[0])} to {count(selection[-1])}" if selection else "nothing"
+        case Repair(selection, carry):
+            shifted = "; the shift of its keys is added to the rest of the splice" if carry else ""
+            ends = f"logical {count(selection[0])} to {count(selection[-1])}" if selection else "nothing"
+            return f"{ends}{shifted}"
         case Drop(ranges):
             return f"{plural(len(ranges), 'range')}; positions of the others stay"
         case Repos():

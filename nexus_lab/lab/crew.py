@@ -219,8 +219,13 @@ class Crew:
 
     # -- turns and their record ---------------------------------------------------------------------------
 
-    def turn(self, request: str) -> Turn:
-        """Run one turn with the settings as they are now.
+    def turn(self, request: str, *, whole: bool = False) -> Turn:
+        """Run one turn with the settings as they are now, or several where the request asks for several.
+
+        Parameters
+        ----------
+        whole
+            Make one turn of the request, whatever it asks for.
 
         Raises
         ------
@@ -240,7 +245,10 @@ class Crew:
             on_call=panel.on_call,
             on_progress=panel.on_progress,
             on_turn=lambda earlier: desk.tell_panels("on_turn", earlier),
+            whole=whole,
         )
+        if turn.left:
+            desk.bar.tell("warn", f"Not begun: {'; '.join(turn.left)}")
         desk.bar.used = agent.engine.used_cells()
         desk.tell_panels("on_turn", turn)
         return turn

@@ -227,10 +227,18 @@ class Desk:
         """Name of the session."""
         return self.session_path.name.removesuffix(".nexus")
 
-    def ask(self, request: str, on_done: Callable[[Ticket[Turn]], None] | None = None) -> Ticket[Turn]:
-        """Post a turn behind what runs and waits; its failures are in the turn that the ticket brings."""
+    def ask(
+        self, request: str, on_done: Callable[[Ticket[Turn]], None] | None = None, *, whole: bool = False
+    ) -> Ticket[Turn]:
+        """Post a turn behind what runs and waits; its failures are in the turn that the ticket brings.
+
+        Parameters
+        ----------
+        whole
+            Make one turn of the request, whatever it asks for.
+        """
         panel: Any = self.panels["agent"]
-        ticket: Ticket[Turn] = panel.post(request, on_done)
+        ticket: Ticket[Turn] = panel.post(request, on_done, whole=whole)
         return ticket
 
     def stop(self) -> bool:
@@ -336,7 +344,7 @@ class Desk:
             server.abort()
         if self.agent is not None:
             self.agent.stop()
-        elif self.engine is not None:
+        if self.engine is not None:  # what runs here need be no turn, such as a trial or a step back
             self.engine.cancel()
 
     def _bar_changed(self) -> None:

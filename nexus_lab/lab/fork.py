@@ -360,7 +360,7 @@ def ask_in_turn(
         if number == len(requests):
             on_end(number)
             return
-        desk.ask(requests[number], lambda ticket: after(number + 1, ticket))
+        desk.ask(requests[number], lambda ticket: after(number + 1, ticket), whole=True)
 
     def after(done: int, ticket: Ticket[Turn]) -> None:
         stopped = ticket.error is not None or ticket.result is None

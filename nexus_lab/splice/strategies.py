@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nexus_lab.engine.shift import LEAST_HEAD
 from nexus_lab.errors import NexusError
 from nexus_lab.splice.base import RepairKind, RepairPlan
 from nexus_lab.splice.curve import repair_count, repair_fraction
@@ -145,9 +146,10 @@ class Carried:
         *,
         sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
     ) -> RepairPlan:
-        """Recompute the first ``ceil(budget * n_tokens)`` tokens."""
+        """Recompute the first ``ceil(budget * n_tokens)`` tokens; too short a head is merely leading."""
         fraction = _checked(self.default_budget if budget is None else budget)
-        return _contiguous(RepairKind.CARRIED, n_tokens, repair_count(n_tokens, fraction))
+        count = repair_count(n_tokens, fraction)
+        return _contiguous(RepairKind.CARRIED if count >= LEAST_HEAD else RepairKind.LEADING, n_tokens, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from nexus_lab.agent import EventKind, TurnOutcome
 from nexus_lab.agent.loop import TurnTooLong
-from nexus_lab.errors import Cancelled
+from nexus_lab.errors import Cancelled, NexusError
 
 pytestmark = pytest.mark.model
 
@@ -66,3 +69,56 @@ def test_a_turn_that_takes_too_long_is_ended_and_says_so(make_agent):
     assert "turn_seconds" in turn.problem.next_step
     agent.profile = agent.profile.changed(turn_seconds=600.0)
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
+def test_stopping_between_two_turns_begins_no_other(make_agent):
+    agent = make_agent("hello")
+    turn = agent.ask("Say hello, then say hello", on_turn=lambda _turn: agent.stop())
+    assert turn.outcome is TurnOutcome.CALLED
+    assert turn.left == ("say hello",)
+    assert agent.ask("Say hello, then say hello").left == ()
+    assert agent.ask("Say hello, then say hello", whole=True).earlier == ()
+
+
+def test_a_router_that_fails_is_told_by_the_turn(make_agent, monkeypatch):
+    agent = make_agent("hello")
+
+    def fail(*_arguments):
+        raise NexusError("no index", next_step="make one")
+
+    monkeypatch.setattr(agent.router, "route", fail)
+    turn = agent.ask("Say hello, then say hello")
+    assert (turn.outcome, str(turn.problem.problem)) == (TurnOutcome.FAILED, "no index")
+
+
+def test_the_wait_for_an_approval_is_none_of_a_turns_time(make_agent):
+    def slowly(*_call):
+        time.sleep(1.5)
+        return True
+
+    agent = make_agent("hello", read_only=False, approve=slowly)
+    agent.ask("Say hello")
+    agent.profile = agent.profile.changed(turn_seconds=1.4)
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
+def test_waiting_for_another_agent_cancels_none_of_its_tool_calls(make_agent):
+    held, cancelled = threading.Event(), []
+    working = make_agent("hello", read_only=False, approve=lambda *_call: held.wait(20))
+    waiting = make_agent("hello")
+    waiting.tools = working.tools
+    working.tools.cancel = lambda: cancelled.append(1)
+    first = threading.Thread(target=working.ask, args=("Say hello",))
+    first.start()
+    while not working._holds:
+        time.sleep(0.01)
+    second = threading.Thread(target=waiting.ask, args=("Say hello",))
+    second.start()
+    while not waiting._asking:
+        time.sleep(0.01)
+    waiting.stop()
+    time.sleep(0.2)
+    held.set()
+    first.join(60)
+    second.join(60)
+    assert cancelled == []

@@ -30,6 +30,7 @@ def test_a_shift_of_all_rows_is_found_and_noise_is_not():
 def test_the_plan_is_that_of_the_leading_repair():
     plan = Carried().plan(100, 512, 0.25)
     assert plan == RepairPlan(RepairKind.CARRIED, 100, tuple(range(25)))
+    assert Carried().plan(60, 512, 0.25) == RepairPlan(RepairKind.LEADING, 60, tuple(range(15)))
     assert Carried().plan(100, 512, 0.0).kind is RepairKind.NONE
     assert Carried().plan(100, 512, 1.0).kind is RepairKind.FULL
 
