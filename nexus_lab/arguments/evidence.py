@@ -32,6 +32,9 @@ class _Nothing:
     def __repr__(self) -> str:
         return "NOTHING"
 
+    def __reduce__(self) -> str:
+        return "NOTHING"  # it is told by identity, in every process
+
 
 NOTHING = _Nothing()
 

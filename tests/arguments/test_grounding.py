@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from nexus_lab.arguments import GrammarPlan, ground, plan_call, validate
+from nexus_lab.arguments.evidence import NOTHING
 from nexus_lab.registry import ToolSpec
 
 BYTES = LLTokenizer("byte", slices=[])
@@ -233,3 +235,7 @@ def test_any_conversation_gives_valid_values(request_: str, before: list[str]):
     assert set(found.open) <= {"owner", "repo"}
     partial = {**LIST_ISSUES.input_schema, "required": []}
     assert not validate(found.values, partial)
+
+
+def test_nothing_is_the_same_in_every_process():
+    assert pickle.loads(pickle.dumps(NOTHING)) is NOTHING  # noqa: S301 - what was pickled here
