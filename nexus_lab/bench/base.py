@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ import numpy as np
 
 from nexus_lab.errors import NexusError
 from nexus_lab.paths import atomic_write
+from nexus_lab.trace.text import clip, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,6 +27,7 @@ __all__ = [
     "ResultFile",
     "ResultsError",
     "bootstrap",
+    "insist_plausible",
     "insist_positive",
     "median_interval",
     "proportion",
@@ -34,6 +37,8 @@ LEVEL = 0.95
 """Level of every interval."""
 RESAMPLES = 2000
 """Resamples of every bootstrap."""
+_LARGEST = 1e100  # no measurement is larger, and differences and products of such figures are still finite
+_SHOWN = 300
 
 
 class ResultsError(NexusError):
@@ -51,6 +56,37 @@ def insist_positive(**counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and value < 1:
             raise ResultsError(f"{name} = {value}", next_step="give at least 1")
+
+
+def insist_plausible(result: Result) -> None:
+    """Refuse a figure whose parts are of other types than `Result` says, or larger than any measurement.
+
+    A figure that is not finite passes: some statistics have no other value.
+
+    Raises
+    ------
+    TypeError, ValueError
+        With what is wrong.
+    """
+    if not isinstance(result.case, Mapping):
+        raise TypeError(f"case is {_kind(result.case)}, no object")
+    for name in ("metric", "unit"):
+        if not isinstance(getattr(result, name), str):
+            raise TypeError(f"{name} is {_kind(getattr(result, name))}, no text")
+    for name in ("value", "low", "high", "n"):
+        value = getattr(result, name)
+        if value is None and name != "value":
+            continue
+        if not isinstance(value, int if name == "n" else int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} is {_kind(value)}, no {'whole ' if name == 'n' else ''}number")
+        if _LARGEST < abs(value) < float("inf"):
+            raise ValueError(f"{name} is beyond ±{_LARGEST:g}, which nothing measures")
+
+
+def _kind(value: object) -> str:
+    words = {"NoneType": "null", "dict": "an object", "list": "a list", "str": "a text"}
+    name = type(value).__name__
+    return words.get(name, f"a {name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +166,22 @@ class ResultFile:
         }
 
     def write(self, path: Path) -> Path:
-        """Write the file as JSON, whole or not at all."""
-        atomic_write(path, (json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+        """Write the file as JSON, whole or not at all.
+
+        Raises
+        ------
+        ResultsError
+            When something in it is infinite or no number, which JSON cannot say.
+        """
+        try:
+            text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            odd = [one for one in self.results if not _is_json(one.to_dict())]
+            where = f"{odd[0].metric} of {dict(odd[0].case)}" if odd else "its settings"
+            raise ResultsError(
+                f"{self.name}: {where} cannot be written: {error}", next_step="report this, with the command"
+            ) from error
+        atomic_write(path, (text + "\n").encode())
         return path
 
     @classmethod
@@ -141,16 +191,39 @@ class ResultFile:
         Raises
         ------
         ResultsError
-            When the file is none of these.
+            When the file is none of these, with what is wrong.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            results = tuple(Result(**result) for result in values.pop("results"))
-            return cls(**values, results=results)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ResultsError(
-                f"{path} is no result file: {error}", next_step="pass a file that --json wrote"
-            ) from error
+            return cls._of(values)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            told = clip(visible(f"{path} is no result file: {error}"), _SHOWN + len(str(path)))
+            raise ResultsError(told, next_step="pass a file that --json wrote") from error
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> ResultFile:
+        """Return the file that JSON values are."""
+        results = []
+        for number, facts in enumerate(values.pop("results"), start=1):
+            try:
+                result = Result(**facts)
+                insist_plausible(result)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"result {number}: {error}") from error
+            results.append(result)
+        file = cls(**values, results=tuple(results))
+        for name in ("versions", "machine", "settings"):
+            if not isinstance(getattr(file, name), Mapping):
+                raise TypeError(f"{name} is {_kind(getattr(file, name))}, no object")
+        return file
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def proportion(successes: int, n: int, *, case: Mapping[str, Any], metric: str) -> Result:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Axis", "axes", "axis_for"]
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LARGEST, _LEAST = 1e100, 1e-100  # what lies beyond cannot be reckoned with; a smaller spread is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,16 @@ class Axis:
 
 
 def axis_for(values: Iterable[float], start: float, stop: float, title: str, *, ticks: int = 5) -> Axis:
-    """Return an axis with round ticks that holds `values`, with some room at both ends."""
-    found = [value for value in values if math.isfinite(value)]
+    """Return an axis with round ticks that holds `values`, with some room at both ends.
+
+    Values that are not finite, or beyond ±1e100, have no place on it and are left out.
+    """
+    found = [float(value) for value in values if abs(value) <= _LARGEST]
     low, high = min(found, default=0.0), max(found, default=1.0)
-    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    spread = high - low
+    # Relative to the values as well: ticks closer than a float's digits would be one and the same.
+    least = max(_LEAST, 1e-12 * max(abs(low), abs(high)))
+    room = 0.08 * spread if spread > least else max(0.05 * abs(high), least) if abs(high) > _LEAST else 1.0
     low, high = low - room, high + room
     raw = (high - low) / ticks
     power = 10.0 ** math.floor(math.log10(raw))

@@ -54,7 +54,18 @@ def test_an_interval_that_does_not_apply_is_absent():
     assert set(Result(case={}, metric="exact", value=1.0).to_dict()) == {"case", "metric", "value", "unit"}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [1]}', '{"results": [{"metric": "x"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"results": [1]}',
+        '{"results": [{"metric": "x"}]}',
+        "[" * 100_000,
+        "\x00",
+    ],
+)
 def test_a_foreign_file_is_refused(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ResultsError):
@@ -74,3 +85,28 @@ def test_a_foreign_file_is_refused(tmp_path, text):
 def test_counts_below_one_are_refused_before_anything_is_read(ask, tmp_path):
     with pytest.raises(ResultsError, match=r"= (-1|0)\b"):
         ask(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"case": None}, "result 2: case is null, no object"),
+        ({"value": "a"}, "result 2: value is a text, no number"),
+        ({"value": -1e308}, "result 2: value is beyond ±1e+100"),
+        ({"high": 1e308}, "result 2: high is beyond ±1e+100"),
+        ({"n": 2.5}, "result 2: n is a float, no whole number"),
+    ],
+)
+def test_a_wrong_figure_is_named_with_what_is_wrong(tmp_path, change, what):
+    good = {"case": {}, "metric": "x", "value": 1.0}
+    whole = {"name": "", "created": "", "versions": {}, "machine": {}, "settings": {}}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({**whole, "results": [good, {**good, **change}]}))
+    with pytest.raises(ResultsError) as told:
+        ResultFile.read(path)
+    assert told.value.problem.startswith(f"{path} is no result file: {what}")
+
+
+def test_a_figure_without_a_value_survives_the_round_trip(tmp_path):
+    file = ResultFile.now("eval", [Result(case={}, metric="x", value=float("inf"))])
+    assert ResultFile.read(file.write(tmp_path / "r.json")).results == file.results
