@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.bench.attention import ROLES
 from nexus_lab.bench.base import ResultFile, ResultsError
-from nexus_lab.lab.drawing import Drawing, aligned, el, note, table
+from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
 from nexus_lab.lab.heat import VIRIDIS, colour_at
 from nexus_lab.trace.text import count, number
 
@@ -68,7 +69,7 @@ def looked_of(results: Iterable[Result]) -> tuple[Looked, ...]:
     made = []
     for role, age in sorted(found, key=lambda key: (ROLES.index(key[0]), AGES.index(key[1]))):
         share, lift = (found[role, age].get(name) for name in ("attention_share", "attention_lift"))
-        if share is not None and lift is not None:
+        if share is not None and lift is not None and isfinite(share.value) and isfinite(lift.value):
             made.append(
                 Looked(
                     role=role,
@@ -175,7 +176,8 @@ class AttentionFigure(Drawing):
         outside = [item for item in self.looked if item.role not in {"sink", "self"}] or list(self.looked)
         most = max(outside, key=lambda item: item.lift)
         least = min(outside, key=lambda item: item.lift)
-        how = ", ".join(filter(None, (self.model, self.policy and f"policy {self.policy}")))
+        told = (self.model, self.policy and f"policy {self.policy}")
+        how = ", ".join(one_line(part) for part in told if part)
         return (
             f"Per token, {_name(most)} gets most attention, {number(most.lift, 2)} times the average, and "
             f"{_name(least)} least, {number(least.lift, 2)} times{f' ({how})' if how else ''}."

@@ -7,6 +7,7 @@ classes (``templates/drawn.css``), since they differ by theme; a mark's letter a
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 from xml.etree import ElementTree as ET
 
@@ -27,6 +28,7 @@ __all__ = [
     "el",
     "html_of",
     "note",
+    "one_line",
     "op_mark",
     "pattern",
     "table",
@@ -37,6 +39,7 @@ Element = ET.Element
 Child = Element | str | None
 
 OP_LETTERS = {"append": "A", "splice": "S", "repair": "R", "drop": "D", "repos": "P"}
+_BREAKS = re.compile("[\t\n\u2028\u2029]")
 _FLAGS = frozenset({"selected", "checked", "disabled", "open", "required"})
 _TAGS = frozenset(
     [
@@ -181,9 +184,14 @@ def table(
     return el("div", whole, class_="scroll")
 
 
+def one_line(text: str) -> str:
+    """Return `text` with everything spelled out that could move or mislead a terminal, breaks included."""
+    return visible(_BREAKS.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", text))
+
+
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as text, columns two blanks apart."""
-    lines = [tuple(head), *(tuple(row) for row in rows)]
+    """Return a table as text, columns two blanks apart; no cell, of whatever origin, breaks its line."""
+    lines = [tuple(map(one_line, line)) for line in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -293,7 +301,7 @@ class Drawing:
         return embedded(document, height=360)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return visible(self.to_text())
 
     def __repr__(self) -> str:
-        return self.to_text()
+        return visible(self.to_text())

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from nexus_lab.bench.base import ResultsError
 from nexus_lab.lab.axes import axes, axis_for
-from nexus_lab.lab.drawing import Drawing, aligned, el, note, table
-from nexus_lab.lab.pareto_points import points_of, read_points
+from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
+from nexus_lab.lab.pareto_points import points_of, read_priced
 from nexus_lab.lab.policy_form import OFFERED
 from nexus_lab.policy_text import PolicyTextError, parse_policy
-from nexus_lab.trace.text import count, number
+from nexus_lab.trace.text import count, number, sentence
 
 if TYPE_CHECKING:
     import polars as pl
 
     from nexus_lab.bench import CacheSweep, PolicySearch
+    from nexus_lab.cache.costs import Prices
     from nexus_lab.lab.axes import Axis
     from nexus_lab.lab.drawing import Child, Element
     from nexus_lab.lab.pareto_points import PolicyPoint
@@ -40,6 +42,10 @@ class ParetoFront(Drawing):
         Where they are from.
     problem
         Why there are none.
+    prices
+        What a unit costs; ``None`` where the file does not say.
+    defaulted
+        Whether these are the default ones, because the source is a folder and holds none.
     """
 
     title: ClassVar[str] = "Pareto front"
@@ -48,24 +54,37 @@ class ParetoFront(Drawing):
     path: str = ""
     problem: str = ""
     live: bool = False
+    prices: Prices | None = None
+    defaulted: bool = False
 
     @classmethod
-    def of(cls, source: CacheSweep | PolicySearch | str | Path) -> ParetoFront:
+    def of(
+        cls, source: CacheSweep | PolicySearch | str | Path, *, prices: Prices | None = None
+    ) -> ParetoFront:
         """Return the front of a replay, of a search, or of what is kept of one.
 
         Parameters
         ----------
         source
             A result, a result file, or the folder of a replay or a search; a folder has intervals.
+        prices
+            What a unit costs in a folder, which holds counts alone; ``None`` takes the default prices. Other
+            sources have costs, at prices of their own.
 
         Raises
         ------
         ResultsError, SweepError
-            When there are no policies in it.
+            When there are no policies in it, or its costs are at other prices than those asked for.
         """
         if isinstance(source, str | Path):
-            return cls(read_points(Path(source).expanduser()), str(source))
-        return cls(points_of(source))
+            path = Path(source).expanduser()
+            points, priced = read_priced(path, prices)
+            return cls(points, str(source), prices=priced, defaulted=prices is None and path.is_dir())
+        if prices is not None and prices != source.prices:
+            raise ResultsError(
+                "this result has costs at other prices", next_step="replace its prices, or give none"
+            )
+        return cls(points_of(source), prices=source.prices)
 
     @property
     def front(self) -> tuple[PolicyPoint, ...]:
@@ -95,19 +114,26 @@ class ParetoFront(Drawing):
         """Return the front in a sentence."""
         if not self.points:
             return "No policies yet: name a result of an evaluation or a search of cache policies."
-        names = ", ".join(point.policy for point in self.front)
+        names = ", ".join(one_line(point.policy) for point in self.front)
         sure = (
             "" if any(point.cost_low is not None for point in self.points) else "; no intervals in this file"
         )
         n = len(self.points)
         whole = f"{n} {'policy' if n == 1 else 'policies'}"
-        return f"{len(self.front)} of {whole} on the front: {names}{sure}."
+        return f"{len(self.front)} of {whole} on the front: {names}{sure}. {sentence(self.price_words())}"
+
+    def price_words(self) -> str:
+        """Return what the costs are at."""
+        if self.prices is None:
+            return "cost at prices that the file does not say"
+        told = ", ".join(f"{name} {price:g}" for name, price in self.prices.to_dict().items() if price)
+        return f"cost at default prices: {told}" if self.defaulted else f"cost at {told or 'no price at all'}"
 
     def _svg(self) -> Element:
         costs = [value for point in self.points for value in (point.cost, point.cost_low, point.cost_high)]
         nlls = [value for point in self.points for value in (point.nll, point.nll_low, point.nll_high)]
         across = axis_for(
-            (value for value in costs if value is not None), _LEFT, _RIGHT, "cost, prefilled tokens →"
+            (value for value in costs if value is not None), _LEFT, _RIGHT, f"{self.price_words()} →"
         )
         up = axis_for((value for value in nlls if value is not None), _LOW, _TOP, "NLL, nats per token")
         numbers = {id(point): place for place, point in enumerate(self.front, start=1)}

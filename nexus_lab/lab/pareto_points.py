@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_plausible
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.sweep import JOURNAL, read_journal
-from nexus_lab.cache.costs import Prices
+from nexus_lab.cache.costs import CostsError, Prices
+from nexus_lab.trace.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nexus_lab.bench.policy_search import PolicySearch
 
-__all__ = ["PolicyPoint", "marked_front", "points_of", "read_points"]
+__all__ = ["PolicyPoint", "marked_front", "points_of", "read_points", "read_priced"]
 
 _TRIAL = "trial "
+_WRONG = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 _NEXT_STEP = "give what `nexus-lab eval cache` or `search policy` wrote with --json, or their folder (--work)"
 
 
@@ -32,7 +36,7 @@ class PolicyPoint:
     nll
         Nats per token of the real replies; ``None`` in a dry count.
     cost
-        Of a conversation, in prefilled tokens.
+        Of a conversation, at the prices of where it is from.
     nll_low, nll_high, cost_low, cost_high
         95 % intervals over conversations, where they were measured.
     n
@@ -93,28 +97,74 @@ def read_points(path: Path) -> tuple[PolicyPoint, ...]:
     ResultsError, SweepError
         When there are none.
     """
-    points = _of_folder(path) if path.is_dir() else list(_of_results(ResultFile.read(path).results))
+    return read_priced(path)[0]
+
+
+def read_priced(path: Path, prices: Prices | None = None) -> tuple[tuple[PolicyPoint, ...], Prices | None]:
+    """Return what `read_points` does, and the prices of its costs.
+
+    Parameters
+    ----------
+    prices
+        For a folder, which holds counts and no prices; ``None`` takes the defaults. A result file has
+        costs, and its own prices.
+
+    Returns
+    -------
+    points, prices
+        ``None`` for the prices of a file that does not say them.
+
+    Raises
+    ------
+    ResultsError, SweepError
+        When there are no policies, or a file is asked for at other prices than its own.
+    """
+    if path.is_dir():
+        priced: Prices | None = prices or Prices()
+        points = _of_folder(path, prices or Prices())
+    else:
+        file = ResultFile.read(path)
+        priced = _prices_of(file.settings, path)
+        if prices is not None and prices != priced:
+            raise ResultsError(
+                f"{path} holds costs, which cannot be priced anew",
+                next_step="give the folder of the replay or search, or no prices",
+            )
+        with _readable(path):
+            points = list(_of_results(file.results))
     if not points:
         raise ResultsError(f"{path} holds no policy with both NLL and cost", next_step=_NEXT_STEP)
-    return marked_front(points)
+    return marked_front(points), priced
 
 
-def _of_folder(folder: Path) -> list[PolicyPoint]:
+def _prices_of(settings: Mapping[str, Any], path: Path) -> Prices | None:
+    """Return the prices of a result file; ``None`` where it names none."""
+    told = settings.get("prices")
+    if told is None:
+        return None
+    try:
+        return Prices.parse(",".join(f"{name}={value}" for name, value in dict(told).items()))
+    except (CostsError, TypeError, ValueError) as error:
+        told_error = visible(f"{path} has prices that mean nothing: {error}")
+        raise ResultsError(told_error, next_step=_NEXT_STEP) from error
+
+
+def _of_folder(folder: Path, prices: Prices) -> list[PolicyPoint]:
     if (folder / SETTINGS).is_file():
-        return list(_of_results(CacheSweep.read(folder).figures))
+        with _readable(folder):
+            sweep = CacheSweep.read(folder, prices=prices)
+        return _figures_of(sweep, folder)
     journal = folder / JOURNAL
     if not journal.is_file():
         raise ResultsError(f"{folder} holds neither a replay nor a search", next_step=_NEXT_STEP)
     trials: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    for key, finished in read_journal(journal).items():
-        (trials if key.startswith(_TRIAL) else rows).extend(finished.rows)
-    proposers = {str(row.get("policy")): str(row.get("proposer", "")) for row in trials}
-    try:
-        sweep = CacheSweep({}, _once(rows), Prices())
-        found = list(_of_results(sweep.figures))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ResultsError(f"{journal} cannot be read: {error}", next_step=_NEXT_STEP) from error
+    with _readable(journal):
+        for key, finished in read_journal(journal).items():
+            (trials if key.startswith(_TRIAL) else rows).extend(finished.rows)
+        proposers = {str(row.get("policy")): str(row.get("proposer", "")) for row in trials}
+        sweep = CacheSweep({}, _once(rows), prices)
+    found = _figures_of(sweep, journal)
     # Of a search, only what went through every conversation is a trial with figures.
     whole = max((point.n or 0 for point in found), default=0)
     return [
@@ -124,6 +174,24 @@ def _of_folder(folder: Path) -> list[PolicyPoint]:
     ]
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Make what goes wrong with the values of a file an error that names it."""
+    try:
+        yield
+    except _WRONG as error:
+        told = visible(f"{path} cannot be read: {type(error).__name__}: {error}")
+        raise ResultsError(told, next_step=_NEXT_STEP) from error
+
+
+def _figures_of(sweep: CacheSweep, path: Path) -> list[PolicyPoint]:
+    with _readable(path):
+        figures = sweep.figures
+        for result in figures:
+            insist_plausible(result)
+        return list(_of_results(figures))
+
+
 def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row for each policy and conversation that ran with the model."""
     found = {(row["policy"], row["trajectory"]): row for row in rows if not row.get("dry")}
@@ -131,7 +199,7 @@ def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _of_results(results: Iterable[Result]) -> Iterable[PolicyPoint]:
-    """Yield the policies that have both figures; ratios against a peer are left out."""
+    """Yield the policies that have both figures, as finite numbers; ratios against a peer are left out."""
     found: dict[tuple[str, Any], dict[str, Result]] = defaultdict(dict)
     for result in results:
         policy = result.case.get("policy")
@@ -139,15 +207,19 @@ def _of_results(results: Iterable[Result]) -> Iterable[PolicyPoint]:
             found[policy, result.case.get("trial")][result.metric] = result
     for (policy, _), figures in found.items():
         nll, cost = figures.get("nll_per_token"), figures.get("cost")
-        if nll is not None and cost is not None:
+        if nll is not None and cost is not None and math.isfinite(nll.value) and math.isfinite(cost.value):
             yield PolicyPoint(
                 policy=policy,
                 nll=nll.value,
                 cost=cost.value,
-                nll_low=nll.low,
-                nll_high=nll.high,
-                cost_low=cost.low,
-                cost_high=cost.high,
+                nll_low=_finite(nll.low),
+                nll_high=_finite(nll.high),
+                cost_low=_finite(cost.low),
+                cost_high=_finite(cost.high),
                 n=cost.n,
                 proposer=str(nll.case.get("proposer", "")),
             )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

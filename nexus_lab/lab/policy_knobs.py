@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.cache.costs import Prices
-from nexus_lab.lab.drawing import Drawing, aligned, called, chosen, el, note, table
+from nexus_lab.lab.drawing import Drawing, aligned, called, chosen, el, note, one_line, table
 from nexus_lab.lab.policy_form import policy_fields
 from nexus_lab.trace.text import count, plural, sentence
 
@@ -203,8 +203,9 @@ class PolicyKnobs(Drawing):
                 [title, *(_written(value, values[0]) for value in values)]
                 for title, values in self.cost.rows()
             ]
+            name = one_line(self.cost.name)
             lines += [
-                f"{self.cost.name}, {plural(self.cost.tokens, 'token')}; {price_words(self.cost.prices)}",
+                f"{name}, {plural(self.cost.tokens, 'token')}; {price_words(self.cost.prices)}",
                 aligned(["figure", *(_column(item) for item in told)], rows),
             ]
             lines += [
