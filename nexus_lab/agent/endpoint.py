@@ -1,7 +1,7 @@
 """An endpoint that speaks the OpenAI chat API: its address, its key, and one request at a time.
 
-The address is looked at before anything is sent; the key comes from the environment at each request, goes to
-that address alone, and is cut out of whatever comes back.
+The address is looked at before anything is sent; the key comes from the environment at each request, and goes
+to that address alone. It and what own headers hold are cut out of the texts that come back.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nexus_lab.agent.endpoint_errors import (
     error_for,
 )
 from nexus_lab.agent.endpoint_reply import Assembly, Kind, Reply
+from nexus_lab.agent.endpoint_secrets import is_secret, secrets_of
 from nexus_lab.errors import Cancelled
 from nexus_lab.registry import neutralise
 from nexus_lab.registry.http import is_loopback
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from nexus_lab.agent.endpoint_secrets import Secrets
+
 __all__ = ["Endpoint", "Exchange"]
 
 _CONNECT_S = 10.0
@@ -46,7 +49,6 @@ _ANSWER_BYTES = 16_000_000
 _OK = 200
 _STREAM = "text/event-stream"
 _PATH = "/chat/completions"
-_SECRET = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
 
 Tell = Callable[[Kind, str], None]
 
@@ -88,16 +90,18 @@ class Endpoint:
         Its name there.
     key_variable
         Environment variable of the API key; ``None`` sends none. It is read at each request, and sent over
-        https or to this machine only.
+        https or to this machine only. A key of at least 8 characters is cut out of the answer and of errors.
     timeout_s
         Longest silence, in seconds: until the answer begins, and between any two pieces of it.
     headers
-        Sent with each request; shown and recorded nowhere.
+        Sent with each request; not in what the endpoint shows of itself or is recorded with. All but those
+        that say who asks and what is taken (such as ``User-Agent``) are as secret as the key: they are sent
+        where it is, and cut out likewise.
 
     Raises
     ------
     EndpointUnusable
-        When the address is none, or the key cannot be sent there.
+        When the address is none, or the key or a header cannot be sent there.
     """
 
     url: str
@@ -113,11 +117,14 @@ class Endpoint:
             raise EndpointUnusable("the endpoint's model has no name", next_step="name one")
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise EndpointUnusable(f"timeout_s = {self.timeout_s!r}", next_step="choose seconds above 0")
-        secret = self.key_variable is not None or any(name.lower() in _SECRET for name in self.headers)
+        _check_headers(self.headers)
+        secret = [f"the header {name}" for name in self.headers if is_secret(name)]
+        if self.key_variable is not None:
+            secret.insert(0, "the key")
         if secret and not self.is_private:
             raise EndpointUnusable(
-                f"{self.url} is plain http, over which anybody on the way could read the key",
-                next_step="use https, or an endpoint of this machine, or no key",
+                f"{self.url} is plain http, over which anybody on the way could read {secret[0]}",
+                next_step="use https, or an endpoint of this machine, or leave it out",
             )
         self._key()
 
@@ -184,13 +191,15 @@ class Endpoint:
         import httpx2
 
         key = self._key()
+        secrets = secrets_of(key, self.headers)
         began = time.perf_counter()
         try:
             async with asyncio.timeout(self.timeout_s) as silence:
 
                 def heard(kind: Kind, text: str) -> None:
                     silence.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
-                    tell(kind, text)
+                    if text:
+                        tell(kind, text)
 
                 async with (
                     self._client() as client,
@@ -201,10 +210,10 @@ class Endpoint:
                         headers=self._headers(key),
                     ) as response,
                 ):
-                    return await self._read(response, Assembly(heard, began=began), key)
+                    return await self._read(response, Assembly(heard, began=began, secrets=secrets), secrets)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             raise EndpointUnreachable(
-                f"no connection to {self.url}: {_why(error, key)}",
+                f"no connection to {self.url}: {_why(error, secrets)}",
                 next_step="see whether it is running, and check the address",
             ) from error
         except (TimeoutError, httpx2.TimeoutException) as error:
@@ -214,11 +223,11 @@ class Endpoint:
             ) from error
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise EndpointUnusable(
-                f"{self.url} cannot be asked: {_why(error, key)}", next_step="check address and headers"
+                f"{self.url} cannot be asked: {_why(error, secrets)}", next_step="check address and headers"
             ) from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise EndpointBrokeOff(
-                f"{self.url} broke off: {_why(error, key)}", next_step="look into its log, then ask again"
+                f"{self.url} broke off: {_why(error, secrets)}", next_step="look into its log, then ask again"
             ) from error
 
     def _client(self) -> httpx2.AsyncClient:
@@ -253,29 +262,29 @@ class Endpoint:
             )
         return key
 
-    async def _read(self, response: httpx2.Response, assembly: Assembly, key: str) -> Reply:
+    async def _read(self, response: httpx2.Response, assembly: Assembly, secrets: Secrets) -> Reply:
         if response.status_code != _OK:
-            body = await _text(response, _ERROR_BYTES, cut=True)
             raise error_for(
                 response.status_code,
-                _without(key, body),
+                await _beginning(response, _ERROR_BYTES, secrets),
                 where=self.url,
                 retry_after=response.headers.get("retry-after"),
+                secrets=secrets,
             )
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
             raise BadEndpointAnswer(
-                f"{self.url} compressed its answer ({neutralise(encoding, limit=20)}) unasked",
+                f"{self.url} compressed its answer ({neutralise(secrets.cut(encoding), limit=20)}) unasked",
                 next_step="turn compression off there",
             )
         if response.headers.get("content-type", "").partition(";")[0].strip().lower() == _STREAM:
-            await self._read_stream(response, assembly, key)
+            await self._read_stream(response, assembly)
         else:
-            assembly.take(_without(key, await _text(response, _ANSWER_BYTES)), self.url)
+            assembly.take(await _whole(response, _ANSWER_BYTES), self.url)
             assembly.finish()
         return assembly.reply(self.url)
 
-    async def _read_stream(self, response: httpx2.Response, assembly: Assembly, key: str) -> None:
+    async def _read_stream(self, response: httpx2.Response, assembly: Assembly) -> None:
         import httpx2
 
         size = 0
@@ -287,18 +296,31 @@ class Endpoint:
                 assembly.finish()
                 return
             if event.data.strip():
-                assembly.take(_without(key, event.data), self.url)
+                assembly.take(event.data, self.url)
 
 
-async def _text(response: httpx2.Response, limit: int, *, cut: bool = False) -> str:
+async def _whole(response: httpx2.Response, limit: int) -> str:
+    body = await _bytes(response, limit)
+    if len(body) > limit:
+        raise _too_large(str(response.request.url))
+    return body.decode(errors="replace")
+
+
+async def _beginning(response: httpx2.Response, limit: int, secrets: Secrets) -> str:
+    body = await _bytes(response, limit)
+    text = body[:limit].decode(errors="replace")
+    # Half a secret at the cut would be found by nobody.
+    return text if len(body) <= limit else text[: secrets.open_end(text)]
+
+
+async def _bytes(response: httpx2.Response, limit: int) -> bytes:
+    """Return the body, or more than `limit` bytes of it."""
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) > limit:
-            if not cut:
-                raise _too_large(str(response.request.url))
             break
-    return bytes(body[:limit]).decode(errors="replace")
+    return bytes(body)
 
 
 def _too_large(where: str) -> BadEndpointAnswer:
@@ -307,14 +329,20 @@ def _too_large(where: str) -> BadEndpointAnswer:
     )
 
 
-def _without(key: str, text: str) -> str:
-    """Return `text` without the key: an endpoint may repeat what it was sent."""
-    return text.replace(key, "[key]") if key else text
-
-
-def _why(error: Exception, key: str) -> str:
+def _why(error: Exception, secrets: Secrets) -> str:
     said = " ".join(str(error).split()) or type(error).__name__
-    return neutralise(_without(key, said), limit=160)
+    return neutralise(secrets.cut(said), limit=160)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not (name and name.isascii() and name.isprintable() and not {" ", ":"} & set(name)) or not (
+            value.isascii() and value.isprintable()
+        ):
+            raise EndpointUnusable(
+                f"the header {neutralise(name, limit=80)!r} has characters that no HTTP header carries",
+                next_step="set it anew",
+            )
 
 
 def _check_address(url: str) -> None:

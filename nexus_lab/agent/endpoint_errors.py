@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
 from nexus_lab.registry import neutralise
+
+if TYPE_CHECKING:
+    from nexus_lab.agent.endpoint_secrets import Secrets
 
 __all__ = [
     "BadEndpointAnswer",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _SHOWN = 240
+_SAID = 4_000
 _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|maximum context|too many tokens|prompt is too long", re.IGNORECASE
 )
@@ -43,7 +47,7 @@ class EndpointError(NexusError):
     status
         HTTP status that it answered with; ``None`` where it did not.
     said
-        What it said of the error, in its own words (untrusted).
+        What it said of the error, in its own words (untrusted), 4,000 characters at most.
     """
 
     def __init__(
@@ -129,7 +133,9 @@ def words_of(body: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def error_for(status: int, body: str, *, where: str, retry_after: str | None = None) -> EndpointError:
+def error_for(
+    status: int, body: str, *, where: str, retry_after: str | None = None, secrets: Secrets | None = None
+) -> EndpointError:
     """Return the typed error for an answer that is none.
 
     Parameters
@@ -140,8 +146,11 @@ def error_for(status: int, body: str, *, where: str, retry_after: str | None = N
         What came with it; untrusted, and quoted harmless.
     where
         The endpoint, for the reader.
+    secrets
+        What was sent and is not to be shown, should it be quoted.
     """
     words = words_of(body)
+    words = (words if secrets is None else secrets.cut(words))[:_SAID]
     said = neutralise(" ".join(words.split()), limit=_SHOWN)
     told = f"{where} answered {status}" + (f": {said}" if said else "")
     if status in _MANY:

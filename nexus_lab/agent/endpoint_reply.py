@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.endpoint_errors import BadEndpointAnswer, EndpointBrokeOff, error_for
+from nexus_lab.agent.endpoint_secrets import Secrets, Stream
 from nexus_lab.registry import neutralise, repair_text
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["Assembly", "Kind", "Reply", "Usage"]
 
 _ERROR, _FAILED = 400, 500
 _SHOWN = 80
+_LONGEST_NAME = 256
 
 
 class Kind(StrEnum):
@@ -74,17 +76,23 @@ class Assembly:
     Parameters
     ----------
     tell
-        Called with each piece.
+        Called with each piece; empty where it may be the first part of a secret, and waits for the next.
     began
         When the request was sent, by ``time.perf_counter``.
+    secrets
+        What was sent with it, and is cut out of every text of the answer.
     """
 
-    def __init__(self, tell: Callable[[Kind, str], None], *, began: float) -> None:
+    def __init__(
+        self, tell: Callable[[Kind, str], None], *, began: float, secrets: Secrets | None = None
+    ) -> None:
         self._tell = tell
+        self._secrets = secrets or Secrets()
+        self._streams = {kind: Stream(self._secrets) for kind in Kind}
         self._began = began
         self._first: float | None = None
         self._pieces: dict[Kind, list[str]] = {kind: [] for kind in Kind}
-        self._called: list[str] = []
+        self._called = ""
         self._first_call: tuple[Any, Any] | None = None
         self._at: tuple[Any, Any] = (None, None)
         self._has_call = self._heard = self._ended = False
@@ -110,9 +118,9 @@ class Assembly:
                     if choice.get("index", 0) == 0:
                         self._choice(choice)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise _no_completion(where, " ".join(data.split())) from error
+            raise _no_completion(where, self._secrets.cut(" ".join(data.split()))) from error
         if failure:
-            raise _told(failure, data, where)
+            raise error_for(_status(failure), data, where=where, secrets=self._secrets)
 
     def finish(self) -> None:
         """Take note of the end."""
@@ -133,10 +141,12 @@ class Assembly:
                 f"{where} broke off in the middle of its answer",
                 next_step="look into its log, then ask again",
             )
+        for kind, stream in self._streams.items():
+            self._tell(kind, repair_text(stream.rest()))
         now = time.perf_counter()
         return Reply(
             text=self._text(Kind.TEXT),
-            called="".join(self._called) if self._has_call else None,
+            called=self._secrets.cut(self._called) if self._has_call else None,
             arguments=self._text(Kind.ARGUMENTS) if self._has_call else None,
             stop_reason=self._stop_reason or "stop",
             usage=self._usage,
@@ -145,7 +155,7 @@ class Assembly:
         )
 
     def _text(self, kind: Kind) -> str:
-        return repair_text("".join(self._pieces[kind]))
+        return repair_text(self._secrets.cut("".join(self._pieces[kind])))
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         self._heard = True
@@ -156,7 +166,7 @@ class Assembly:
             self._hear_call(call, call.get("index", place))
         reason = choice.get("finish_reason")
         if reason:
-            self._stop_reason = neutralise(str(reason), limit=_SHOWN)
+            self._stop_reason = neutralise(self._secrets.cut(str(reason)), limit=_SHOWN)
 
     def _hear_call(self, call: Mapping[str, Any], index: Any) -> None:
         """Take in a piece of a call; one was asked for, so that any beside the first are left."""
@@ -169,8 +179,8 @@ class Assembly:
         self._has_call = True
         function = call.get("function") or {}
         name = str(function.get("name") or "")
-        if name != "".join(self._called):  # some repeat it with each piece
-            self._called.append(name)
+        if name != self._called:  # some repeat it with each piece
+            self._called = (self._called + name)[:_LONGEST_NAME]
         arguments = function.get("arguments")
         # Some give the object in place of its text.
         self._hear(Kind.ARGUMENTS, json.dumps(arguments) if isinstance(arguments, dict) else arguments)
@@ -185,7 +195,7 @@ class Assembly:
         if self._first is None:
             self._first = time.perf_counter()
         self._pieces[kind].append(said)
-        self._tell(kind, repair_text(said))
+        self._tell(kind, repair_text(self._streams[kind].take(said)))
 
 
 def _no_completion(where: str, why: str) -> BadEndpointAnswer:
@@ -195,10 +205,9 @@ def _no_completion(where: str, why: str) -> BadEndpointAnswer:
     )
 
 
-def _told(error: Any, data: str, where: str) -> Exception:
+def _status(error: Any) -> int:
     code = error.get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and code >= _ERROR else _FAILED
-    return error_for(status, data, where=where)
+    return code if isinstance(code, int) and code >= _ERROR else _FAILED
 
 
 def _usage(value: Any) -> Usage | None:

@@ -100,12 +100,14 @@ _FORM_WORDS = {
     CallForm.SCHEMA: _SCHEMA_WORDS,
     CallForm.OBJECT: _SCHEMA_WORDS,
 }
-# What is wrong with the schema of one tool says nothing about another's.
+# What is wrong with the schema of one tool says nothing about another's. Every repeat is bounded, since an
+# endpoint may say anything.
 _SCHEMA_FAULT = re.compile(
-    r"(?:invalid|unsupported|bad|compil\w*|pars\w*|convert\w*)[^.]{0,40}(?:schema|grammar|pattern|regex)"
+    r"(?:invalid|unsupported|bad|compil|pars|convert)[^.]{0,50}(?:schema|grammar|pattern|regex)"
     r"|(?:schema|grammar)[^.]{0,40}(?:invalid|unsupported|is not valid|not permitted)",
     re.IGNORECASE,
 )
+_CLIENT_ERRORS = range(400, 500)
 _AS_TEXT = "calls and their results as text"
 _INSTEAD = {
     CallForm.NAMED: "the tool is named (tool_choice)",
@@ -163,6 +165,9 @@ class Asker:
     ) -> Reply:
         """Ask, again where the endpoint refuses what it can do without, and return the answer.
 
+        Once a piece of an answer was told, nothing is asked again: half of it would stand before the next.
+        What a failure of the server seems to refuse is left out of this answer alone.
+
         Parameters
         ----------
         compose
@@ -175,20 +180,19 @@ class Asker:
         Cancelled
             When the turn was given up.
         """
-        offers, known, refused, of_one_tool = self.offers, self.offers, list[Decline](), False
+        offers, known, refused = self.offers, self.offers, list[Decline]()
+        told = _Told()
         while True:
             self.form = offers.form
             body = _body(compose(offers), offers, profile, max_tokens)
             try:
-                reply = self._ask(body, note, offers.form, on_text, on_arguments)
+                reply = self._ask(body, note, offers.form, told.by(on_text), told.by(on_arguments))
             except (RequestRejected, EndpointFailed, ModelNotFound) as error:
-                fewer = _fewer(offers, body, error)
+                fewer = None if told.any else _fewer(offers, body, error)
                 if fewer is None:
                     raise
                 refused.append(_decline(offers, fewer, error.status))
-                of_one_tool |= fewer.form is not offers.form and bool(_SCHEMA_FAULT.search(error.said))
-                known = replace(fewer, form=known.form) if of_one_tool else fewer
-                offers = fewer
+                known, offers = _learned(known, offers, fewer, error), fewer
             else:
                 # Only an answer shows that it was this that had been refused.
                 self.settle_for(known, *refused)
@@ -248,6 +252,30 @@ class Asker:
         return reply
 
 
+class _Told:
+    """Passes pieces on, and knows whether there were any.
+
+    Attributes
+    ----------
+    any
+        Whether somebody has heard a piece.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def by(self, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
+        """Return a listener that passes pieces on to `listener`; none where there is none."""
+        if listener is None:
+            return None
+
+        def hear(piece: str) -> None:
+            self.any = True
+            listener(piece)
+
+        return hear
+
+
 def _body(composed: Mapping[str, Any], offers: Offers, profile: Profile, max_tokens: int) -> dict[str, Any]:
     options = {
         "max_tokens": max_tokens,
@@ -286,6 +314,18 @@ def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Off
     if rejected and "stream_options" in body:
         return replace(offers, refused=offers.refused | {"stream_options"})
     return None
+
+
+def _learned(known: Offers, offers: Offers, fewer: Offers, error: EndpointError) -> Offers:
+    """Return what the endpoint is taken to offer later, once it refused `offers` and took `fewer`."""
+    if error.status not in _CLIENT_ERRORS:
+        return known  # a failure may pass
+    of_all = offers.form is known.form and not _SCHEMA_FAULT.search(error.said)
+    return Offers(
+        form=fewer.form if of_all else known.form,
+        refused=fewer.refused,
+        tool_messages=known.tool_messages and (fewer.tool_messages or not offers.tool_messages),
+    )
 
 
 def _decline(offers: Offers, fewer: Offers, status: int | None) -> Decline:

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import EventKind
@@ -391,7 +392,7 @@ def _violations(problem: ArgumentsError | None) -> tuple[Violation, ...]:
 
 def _json_in(text: str) -> str:
     """Return the first JSON object in a text, which may stand in a fence or behind words; else the text."""
-    starts = [match.start() for match in re.finditer(r"\{", text)][:_BRACES]
+    starts = [match.start() for match in islice(re.finditer(r"\{", text), _BRACES)]
     for start in starts:
         try:
             _, stop = json.JSONDecoder().raw_decode(text, start)

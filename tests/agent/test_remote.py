@@ -169,18 +169,12 @@ def test_the_signature_costs_less_than_the_full_schema(make_remote):
     ("model", "codes", "form"),
     [
         ("smol+no_tools", ["endpoint_refuses_tools"], "json_schema"),
-        ("smol+no_jinja", ["endpoint_refuses_tools"], "json_schema"),
         ("smol+mute_tools", ["endpoint_refuses_tools"], "json_schema"),
         ("smol+no_required", ["endpoint_refuses_tools"], "named_tool"),
         ("smol+ignores_required", ["endpoint_ignores_tools"], "named_tool"),
         ("smol+no_stream", [], "tools"),
         ("smol+no_null", [], "tools"),
         ("smol+no_tool_messages", ["endpoint_refuses_tool_messages"], "tools"),
-        (
-            "smol+no_tools+no_json_schema",
-            ["endpoint_refuses_tools", "endpoint_refuses_json_schema"],
-            "json_object",
-        ),
         ("smol+no_options", ["endpoint_refuses_stream_options"], "tools"),
         ("smol+no_streaming", ["endpoint_refuses_stream"], "tools"),
         ("smol+no_seed", ["endpoint_refuses_seed"], "tools"),
@@ -199,6 +193,32 @@ def test_what_an_endpoint_refuses_is_done_without_and_told(make_remote, chat, mo
     assert agent.ask(HELLO).answer == "Done."
     assert len(chat.log()) == 2  # it is not tried again
     assert asked > 2 or not codes
+
+
+@pytest.mark.parametrize(
+    ("model", "codes", "form"),
+    [
+        ("smol+no_jinja", ["endpoint_refuses_tools"], "tools"),
+        (
+            "smol+no_tools+no_json_schema",
+            ["endpoint_refuses_tools", "endpoint_refuses_json_schema"],
+            "json_schema",
+        ),
+    ],
+)
+def test_what_a_failure_of_the_server_refuses_is_done_without_this_once(
+    make_remote, chat, model, codes, form
+):
+    listener = Listener()
+    agent = make_remote(model, observers=[listener])
+    turn = agent.ask(HELLO)
+    assert (turn.outcome, turn.problem) == (TurnOutcome.CALLED, None)
+    assert [code for code in listener.declined() if code.startswith("endpoint")][: len(codes)] == codes
+    assert agent.offers.form == form
+    chat.script()
+    agent.ask(HELLO)
+    asked = chat.bodies()[0]
+    assert ("tools" if form == "tools" else "response_format") in asked  # it may have passed
 
 
 @pytest.mark.parametrize(
