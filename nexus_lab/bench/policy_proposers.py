@@ -6,8 +6,7 @@ Both write policies in the form that settings and the command line take, never c
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nexus_lab.agent import Endpoint, EndpointError
@@ -362,17 +361,31 @@ class EndpointWriter:
     model
         Its name there.
     key_variable
-        Environment variable of the API key; without one, none is sent. It goes to that address only, over
-        https or to this machine.
+        Environment variable of the API key; ``None`` sends none. It goes to that address only, over https or
+        to this machine.
     timeout_s
         Longest wait.
+    headers
+        Sent with each request; as of `Endpoint`.
+
+    Raises
+    ------
+    ProposerError
+        When the address is none, or the key cannot be sent there.
     """
 
     url: str
     model: str
-    key_variable: str = "OPENAI_API_KEY"
+    key_variable: str | None = None
     timeout_s: float = 120.0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        # Known before hours are spent on the policies that come first.
+        try:
+            self._endpoint()
+        except EndpointError as error:
+            raise ProposerError(error.problem, next_step=error.next_step) from error
 
     def write(self, prompt: str, schema: Mapping[str, Any], *, seed: int) -> str:
         """Return its answer.
@@ -399,6 +412,10 @@ class EndpointWriter:
             ) from error
 
     def _endpoint(self) -> Endpoint:
-        endpoint = Endpoint(self.url, self.model, timeout_s=self.timeout_s, headers=self.headers)
-        has_key = endpoint.is_private and bool(os.environ.get(self.key_variable))
-        return replace(endpoint, key_variable=self.key_variable) if has_key else endpoint
+        return Endpoint(
+            self.url,
+            self.model,
+            key_variable=self.key_variable,
+            timeout_s=self.timeout_s,
+            headers=self.headers,
+        )

@@ -46,6 +46,9 @@ def policy(
     first: Annotated[str, typer.Option(help="Policies to begin with.")] = "full,rolling_drop_repos",
     endpoint: Annotated[str, typer.Option(help="OpenAI-compatible address, ending in /v1.")] = "",
     endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable of the endpoint's API key; none is sent without.")
+    ] = None,
     writer: Annotated[str, typer.Option(help="The model that proposes, for --proposer model.")] = "bundled",
     model: Model = "bundled",
     limit: Limit = None,
@@ -77,6 +80,11 @@ def policy(
     if unknown:
         raise NexusError(f"{unknown[0]!r} is not searched", next_step="choose among " + ", ".join(SEARCHED))
 
+    if proposer is not ProposedBy.ENDPOINT and (endpoint or endpoint_model or key_env):
+        raise NexusError(
+            f"{proposer} proposes, and no endpoint is asked", next_step="give --proposer endpoint"
+        )
+
     def tell(trial: Trial) -> None:
         told = "declined" if trial.nll is None else f"NLL {trial.nll:.4f}  cost {trial.cost:.0f}"
         console.print(plain(f"{trial.number:3d}  {told}  {trial.policy}  ({trial.proposer})"))
@@ -88,7 +96,8 @@ def policy(
         elif proposer is ProposedBy.ENDPOINT:
             if not endpoint or not endpoint_model:
                 raise NexusError("no endpoint", next_step="give --endpoint and --endpoint-model")
-            chosen = ModelProposer(EndpointWriter(endpoint, endpoint_model), names, seed)
+            asked = EndpointWriter(endpoint, endpoint_model, key_variable=key_env)
+            chosen = ModelProposer(asked, names, seed)
         else:
             engine = stack.enter_context(Engine.load(writer, n_ctx=4096, threads=threads))
             chosen = ModelProposer(LocalWriter(engine), names, seed)

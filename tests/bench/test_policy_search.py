@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx2
 import pytest
+from typer.testing import CliRunner
 
 from nexus_lab.bench import policy_search
 from nexus_lab.bench.base import ResultsError
@@ -26,6 +27,8 @@ from nexus_lab.bench.policy_proposers import (
 )
 from nexus_lab.bench.policy_search import NO_POLICY, REPEATS, search_policies
 from nexus_lab.bench.trajectories import Trajectory
+from nexus_lab.cli import search
+from nexus_lab.errors import NexusError
 from nexus_lab.policy_text import PolicySpec, parse_policies, parse_policy
 
 TALK = Trajectory(
@@ -196,10 +199,82 @@ def test_the_key_is_sent_where_nobody_else_reads_it(monkeypatch):
 
     monkeypatch.setenv("A_KEY", "sesame")
     monkeypatch.setattr(httpx2.AsyncClient, "send", answer)
-    for url in ("http://example.org/v1", "https://example.org/v1", "http://localhost:1/v1"):
+    for url in ("https://example.org/v1", "http://localhost:1/v1"):
         with pytest.raises(ProposerError):
             EndpointWriter(url, "m", key_variable="A_KEY").write("", {}, seed=0)
-    assert sent == [None, "Bearer sesame", "Bearer sesame"]
+    assert sent == ["Bearer sesame", "Bearer sesame"]
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"), [("http://example.org/v1", "A_KEY"), ("https://example.org/v1", "NO_KEY")]
+)
+def test_a_key_that_cannot_be_sent_is_told_before_anything_is_tried(monkeypatch, url, variable):
+    monkeypatch.setenv("A_KEY", "sesame")
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with pytest.raises(ProposerError, match=f"plain http|{variable}") as caught:
+        EndpointWriter(url, "m", key_variable=variable)
+    assert caught.value.next_step
+
+
+def test_no_key_is_sent_that_was_not_named(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sesame-open-up")
+    said = json.dumps({"policy": "trim", "keep_last": 3, "min_tokens": 0})
+    with endpoint(content=said) as (url, asked):
+        ModelProposer(EndpointWriter(url, "m")).propose(PAST)
+    assert [key for _, key, _ in asked] == [None]
+
+
+def test_headers_are_not_shown():
+    writer = EndpointWriter("https://example.org/v1", "m", headers={"X-Api-Key": "sesame-open-up"})
+    assert "sesame" not in repr(writer)
+
+
+ENDPOINT = ("--proposer", "endpoint", "--endpoint")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--key-env", "A_KEY"), "--proposer endpoint"),
+        (("--endpoint", "https://example.org/v1"), "--proposer endpoint"),
+        ((*ENDPOINT, "https://h/v1"), "--endpoint-model"),
+        (
+            (*ENDPOINT, "http://example.org/v1", "--endpoint-model", "m", "--key-env", "A_KEY"),
+            "plain http",
+        ),
+        (
+            (*ENDPOINT, "https://h/v1", "--endpoint-model", "m", "--key-env", "NO_KEY"),
+            "NO_KEY",
+        ),
+    ],
+)
+def test_the_command_names_the_key_as_run_does(monkeypatch, tmp_path, words, told):
+    monkeypatch.setenv("A_KEY", "sesame")
+    monkeypatch.delenv("NO_KEY", raising=False)
+    line = ["policy", "--trajectories", str(tmp_path / "none"), "--work", str(tmp_path), *words]
+    failed = CliRunner().invoke(search.app, line).exception
+    assert isinstance(failed, NexusError)
+    assert told in f"{failed.problem} {failed.next_step}"
+
+
+@pytest.mark.parametrize("named", [None, "A_KEY"])
+def test_the_command_sends_the_key_that_it_was_given(monkeypatch, tmp_path, named):
+    monkeypatch.setenv("A_KEY", "sesame")
+    monkeypatch.setenv("OPENAI_API_KEY", "sesame-open-up")
+    proposers = []
+
+    def begun(_trajectories, proposer, **_options):
+        proposers.append(proposer)
+        raise NexusError("nothing is searched in a test")
+
+    monkeypatch.setattr(policy_search, "search_policies", begun)
+    with endpoint(content="{}") as (url, asked):
+        line = ["policy", "--trajectories", "x", "--work", str(tmp_path), "--proposer", "endpoint"]
+        line += ["--endpoint", url, "--endpoint-model", "m", *(["--key-env", named] if named else [])]
+        CliRunner().invoke(search.app, line)
+        with pytest.raises(ProposerError):
+            proposers[0].propose(PAST)
+    assert [key for _, key, _ in asked] == ["Bearer sesame" if named else None]
 
 
 @pytest.mark.model
