@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nexus_lab.bench.trajectories import TrajectoryError, read_trajectories
 from nexus_lab.errors import NexusError
-from nexus_lab.lab.dry_session import dry_cost, forgetting_tokens, of_live, of_trajectory
+from nexus_lab.lab.dry_session import dry_cost, forgetting_tokens, is_rewritten, of_live, of_trajectory
 from nexus_lab.lab.policy_form import chosen_policy
 from nexus_lab.lab.policy_knobs import Forgetting, PolicyCost, PolicyKnobs
 from nexus_lab.policy_text import parse_policy
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from nexus_lab.lab.dry_session import DryCost, Recorded
     from nexus_lab.lab.fork import TurnLog
 
-__all__ = ["CostBook"]
+__all__ = ["CostBook", "TextRewritten"]
 
 _MOST_TALKS = 200
 _DROPPING = frozenset({"rolling_drop", "rolling_drop_repos", "drop_reasoning", "drop_both"})
+
+
+class TextRewritten(NexusError):
+    """What a conversation said at first is no longer in it, so that full cannot be counted."""
 
 
 class CostBook:
@@ -63,10 +67,29 @@ class CostBook:
             self._recorded[key] = of_trajectory(engine, trajectory)
         return self._recorded[key]
 
-    def live(self, conversation: Conversation, log: TurnLog, engine: Engine) -> Recorded:
-        """Return the live conversation up to the end of its last turn; without any, as it is."""
+    def live(
+        self, conversation: Conversation, log: TurnLog, engine: Engine, *, ran: bool = False
+    ) -> Recorded:
+        """Return the live conversation up to the end of its last turn; without any, as it is.
+
+        Parameters
+        ----------
+        ran
+            Whether a turn has ended in it.
+
+        Raises
+        ------
+        TextRewritten
+            When a policy, or forgetting for good, has rewritten its text.
+        """
         points = log.points(conversation)
         program = points[-1].mark.program if points else conversation.runner.timeline
+        if (ran and not points) or is_rewritten(program, tuple(conversation.messages)):
+            raise TextRewritten(
+                "the text of this conversation was rewritten, by a policy such as trim or by forgetting for "
+                "good, so that what full would cost is not known",
+                next_step="count on a trajectory file, or start a new conversation",
+            )
         with self._lock:
             if self._live is None or self._live[0] != program.id:
                 n_messages = points[-1].mark.messages if points else len(conversation.messages)
@@ -115,7 +138,13 @@ class CostBook:
         return Forgetting(len(state) - state.n_active, forgetting_tokens(state))
 
     def knobs(
-        self, desk: Desk, conversation: Conversation | None, log: TurnLog, values: Mapping[str, str]
+        self,
+        desk: Desk,
+        conversation: Conversation | None,
+        log: TurnLog,
+        values: Mapping[str, str],
+        *,
+        ran: bool = False,
     ) -> PolicyKnobs:
         """Return the knobs that a view's fields say, with their cost; what is wrong stands in it."""
         choice = chosen_policy(values, desk.profile)
@@ -131,7 +160,7 @@ class CostBook:
                 talk = talk if talk in talks else names[0]
                 recorded = self.recorded(desk.engine, talks[talk])
             elif source != "file" and conversation is not None:
-                recorded = self.live(conversation, log, desk.engine)
+                recorded = self.live(conversation, log, desk.engine, ran=ran)
             if desk.engine is not None and recorded is not None:
                 cost = self.cost(desk.engine, recorded, choice.text)
         except NexusError as error:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nexus_lab.agent import Event, Turn
+    from nexus_lab.agent.conversation import Conversation
     from nexus_lab.cache import CacheProgram, CacheState, Residency
     from nexus_lab.lab.desk import Desk
 
@@ -55,12 +56,13 @@ class CachePosition:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A run that shares `at` operations with the live one and went on with `kinds`."""
+    """A run that shares `at` operations, up to `state_id`, with the live one and went on with `kinds`."""
 
     run: str
     at: int
     kinds: tuple[str, ...]
     note: str
+    state_id: str = ""
 
 
 class CachePanel(CacheWork):
@@ -85,7 +87,7 @@ class CachePanel(CacheWork):
 
     def part(self) -> dict[str, Any]:
         """Return the program with the state at the cursor, as ``CachePart`` of the wire."""
-        conversation, desk = self._conversation, self.desk
+        conversation, desk = self._followed(), self.desk
         state = conversation.runner.snapshot.state if conversation is not None else None
         memory = self._memory
         return {
@@ -101,7 +103,7 @@ class CachePanel(CacheWork):
             "n_ctx": desk.engine.n_ctx if desk.engine is not None else 0,
             "arena": arena_of(memory),
             "breakpoints": self._breakpoints,
-            "forks": self._branches,
+            "forks": self._shared_branches(conversation),
             "policies": tuple(dict.fromkeys((*POLICIES, self._policy_ahead()))),
             "fork_points": fork_points(conversation, self._log) if conversation is not None else (),
             "next_run": self._next_run(),
@@ -236,22 +238,30 @@ class CachePanel(CacheWork):
         """
 
         def go() -> dict[str, Any]:
-            conversation = self._conversation
+            conversation = self._followed()
             before = () if conversation is None else self._steps(conversation.runner.timeline)
+            shared = self._shared_branches(conversation)
             done = fork(self.desk, self._log, at, settings or {})
+            live = self._needed()
+            self._ran = bool(self._log.points(live))
+            state_id = live.runner.timeline.prefix(done.at).id
             if done.kinds:
                 self._left = (*self._left, (done.parent or "before the fork", before))
-            kept = self._branches
+            kept = shared
             moved = tuple(
-                replace(item, at=done.at, kinds=(*self._kinds(done, item), *item.kinds))
+                replace(
+                    item,
+                    at=done.at,
+                    kinds=(*self._kinds(done, item), *item.kinds),
+                    state_id=state_id,
+                )
                 if item.at > done.at
                 else item
                 for item in kept
             )
             if done.kinds:
-                own = _Branch(
-                    done.parent or "before", done.at, done.kinds, f"{done.run or 'a fork'} left it here"
-                )
+                left = f"{done.run or 'a fork'} left it here"
+                own = _Branch(done.parent or "before", done.at, done.kinds, left, state_id)
                 moved = (*moved, own)
             self._branches = moved
             self._look()
@@ -265,6 +275,17 @@ class CachePanel(CacheWork):
 
         return self._on_lane("forking", go)
 
+    def _shared_branches(self, conversation: Conversation | None) -> tuple[_Branch, ...]:
+        """Return the branches that begin on the live program; behind a rewritten text none do."""
+        if conversation is None or not self._branches:
+            return ()
+        ids = (*(cell.state_id for cell in self.ops),)
+        return tuple(
+            item
+            for item in self._branches
+            if item.at == 0 or (item.at <= len(ids) and ids[item.at - 1] == item.state_id)
+        )
+
     @staticmethod
     def _kinds(done: Any, branch: _Branch) -> tuple[str, ...]:
         """Return what a branch that began later has in common with the run that was left."""
@@ -277,6 +298,9 @@ class CachePanel(CacheWork):
         with self._lock:
             self._book.hear(event)
         self._log.hear(event, self.desk.agent)
+        if event.kind is EventKind.TURN and event.duration_ns is not None:
+            live = self._followed()
+            self._ran = self._ran or (live is not None and bool(self._log.points(live)))
         if event.kind is EventKind.CACHE_OP:
             self._look()
         if event.kind in (EventKind.CACHE_OP, EventKind.FIDELITY, EventKind.TURN):
@@ -291,7 +315,7 @@ class CachePanel(CacheWork):
         """Forget the program of the engine that is gone."""
         with self._lock:
             self._book.forget()
-        self._branches, self._memory = (), Memory()
+        self._memory = Memory()
         self._forget_drawings()
         self.changed()
 
@@ -356,6 +380,11 @@ class CachePanel(CacheWork):
         return f"CachePanel(op {here.cursor} of {here.of}{back})"
 
     # -- within -------------------------------------------------------------------------------------------
+
+    def _forget_trials(self) -> None:
+        """Forget the branches as well."""
+        super()._forget_trials()
+        self._branches = ()
 
     def _go(self, n: int) -> CachePosition:
         runner = self._needed().runner

@@ -6,42 +6,47 @@ to run the model, or touches its context, is a job that leaves its outcome behin
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nexus_lab.bench.base import ResultsError
 from nexus_lab.cache import TextMessage
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.attention_figure import AttentionFigure
-from nexus_lab.lab.cache_costs import CostBook
+from nexus_lab.lab.cache_costs import CostBook, TextRewritten
 from nexus_lab.lab.drawing import wire_of
 from nexus_lab.lab.fork import TurnLog, profile_changes
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.pareto import ParetoFront
 from nexus_lab.lab.policy_form import PolicyChoice, chosen_policy, explicit
 from nexus_lab.lab.policy_knobs import PolicyKnobs
-from nexus_lab.lab.residency_view import ResidencyView
+from nexus_lab.lab.residency_view import ResidencyView, evictions
 from nexus_lab.lab.restore_plan import did, plan_restore, try_cold
 from nexus_lab.lab.restore_view import RestoreView
 from nexus_lab.lab.tree_drawing import TreeDrawing
 from nexus_lab.lab.tree_shot import Step, TreeShot, shoot, steps_of
 from nexus_lab.lab.wire import BadRequest, Lane, instant, job
 from nexus_lab.policy_text import PolicySpec, parse_policy
+from nexus_lab.splice import LibraryBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.bench import AttentionStudy, CacheSweep, PolicySearch
     from nexus_lab.bench.trajectories import Trajectory
     from nexus_lab.cache import CacheProgram, Residency, RunResult
+    from nexus_lab.cache.costs import Prices
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.drawing import Drawing
     from nexus_lab.lab.restore_plan import ColdTrial, RestoreDone, RestorePlan
 
 __all__ = ["CacheWork", "NoProgram"]
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -65,6 +70,8 @@ class CacheWork(Panel):
         self._plans: tuple[RestorePlan, ...] = ()
         self._done: RestoreDone | None = None
         self._trial: ColdTrial | None = None
+        self._known: Conversation | None = None
+        self._ran = False
         self._front: ParetoFront | None = None
         self._attention: AttentionFigure | None = None
         self._files: dict[str, tuple[tuple[str, int], Any]] = {}
@@ -74,7 +81,7 @@ class CacheWork(Panel):
 
     def tree(self) -> TreeDrawing:
         """Return the op tree: which programs share what, and where each node's rows are."""
-        conversation, found = self._conversation, self._residency
+        conversation, found = self._followed(), self._residency
         if conversation is None or found is None:
             return TreeDrawing(TreeShot())
         runner, left, last = conversation.runner, self._left, self._shot
@@ -90,26 +97,31 @@ class CacheWork(Panel):
         return ResidencyView(self._residency)
 
     def restores(self) -> RestoreView:
-        """Return the last plans of a restore, and what the last one did."""
-        conversation = self._conversation
+        """Return the last plans of a restore, and what the last one did, while their state is still there."""
+        conversation = self._followed()
         if conversation is None:
             return RestoreView()
-        kinds = tuple(op.kind.value for op in conversation.runner.timeline.ops)
-        plans = {plan.cold: plan for plan in self._plans}
+        timeline, done, trial = conversation.runner.timeline, self._done, self._trial
+        plans = {plan.cold: plan for plan in self._plans if _holds(timeline, plan.op, plan.state_id)}
+        once = trial.at_once if trial is not None else None
         return RestoreView(
-            ops=kinds,
+            ops=tuple(op.kind.value for op in timeline.ops),
             plan=plans.get(False),
             cold=plans.get(True),
-            done=self._done,
-            trial=self._trial,
-            chosen_op=self._plans[0].op if self._plans else None,
+            done=done if done is not None and _holds(timeline, done.op, done.state_id) else None,
+            trial=trial if once is not None and _holds(timeline, once.op, once.state_id) else None,
+            chosen_op=next((plan.op for plan in plans.values()), None),
             live=False,
+            evicted=0 if self._residency is None else evictions(self._residency),
         )
 
     def cost(
         self, policy: str | None = None, *, trajectory: Trajectory | str | Path | None = None
     ) -> PolicyKnobs:
         """Return what a conversation costs under a policy against full, counted exactly; runs no model.
+
+        Of a live conversation whose text was rewritten nobody knows what full would cost: its `problem` says
+        so then, and there is no cost.
 
         Parameters
         ----------
@@ -134,23 +146,30 @@ class CacheWork(Panel):
             raise NoProgram("no model is loaded, so nothing can be tokenised", next_step="load a model")
         if isinstance(trajectory, str | Path):
             trajectory = self._costs.talks(Path(trajectory))[0]
-        recorded = (
-            self._costs.live(self._needed(), self._log, engine)
-            if trajectory is None
-            else self._costs.recorded(engine, trajectory)
-        )
-        choice = PolicyChoice(spec)
+        cost, problem = None, ""
+        try:
+            recorded = (
+                self._costs.live(self._needed(), self._log, engine, ran=self._ran)
+                if trajectory is None
+                else self._costs.recorded(engine, trajectory)
+            )
+            cost = self._costs.cost(engine, recorded, explicit(spec))
+        except TextRewritten as error:
+            problem = str(error)
         return PolicyKnobs(
-            choice=choice,
+            choice=PolicyChoice(spec),
             profile=self.desk.profile,
-            cost=self._costs.cost(engine, recorded, explicit(spec)),
+            cost=cost,
+            problem=problem,
             forgetting=self._costs.forgetting(self._conversation),
             live=False,
         )
 
-    def front(self, source: CacheSweep | PolicySearch | str | Path) -> ParetoFront:
-        """Return the Pareto front of a replay or a search; see `ParetoFront.of`."""
-        self._front = ParetoFront.of(source)
+    def front(
+        self, source: CacheSweep | PolicySearch | str | Path, *, prices: Prices | None = None
+    ) -> ParetoFront:
+        """Return the Pareto front of a replay or a search, a folder's at `prices`; see `ParetoFront.of`."""
+        self._front = ParetoFront.of(source, prices=prices)
         return self._front
 
     def attention(self, source: AttentionStudy | str | Path) -> AttentionFigure:
@@ -187,7 +206,7 @@ class CacheWork(Panel):
         """Return a drawing that reads files, or counts: ``policy``, ``front`` or ``attention``."""
         told = {str(key): str(value) for key, value in values.items()}
         makers: Mapping[str, Callable[[], Drawing]] = {
-            "policy": lambda: self._costs.knobs(self.desk, self._conversation, self._log, told),
+            "policy": lambda: self._costs.knobs(self.desk, self._followed(), self._log, told, ran=self._ran),
             "front": lambda: self._front_of(told.get("front", "").strip()),
             "attention": lambda: self._attention_of(told.get("attention", "").strip()),
         }
@@ -211,10 +230,12 @@ class CacheWork(Panel):
 
     def _read(self, path: str, reader: Callable[[str], T]) -> T:
         """Return what `reader` makes of a file or folder, again only when that has changed."""
-        where = Path(path).expanduser()
-        newest = max(
-            (file.stat().st_mtime_ns for file in (where, *where.glob("*.json*")) if file.exists()), default=0
-        )
+        try:
+            where = Path(path).expanduser()
+            files = (where, *where.glob("*.json*")) if where.exists() else ()
+            newest = max((file.stat().st_mtime_ns for file in files), default=0)
+        except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such user, a null byte
+            raise ResultsError(f"{path} cannot be read: {error}", next_step="name another file") from error
         kept = self._files.get(reader.__name__)
         if kept is None or kept[0] != (path, newest):
             kept = self._files[reader.__name__] = (path, newest), reader(path)
@@ -274,8 +295,13 @@ class CacheWork(Panel):
             runner, engine = self._needed().runner, self.desk.engine
             assert engine is not None  # noqa: S101 - there is a conversation
             at = len(runner.timeline) if op is None else op
+            self._look()
+            evicted, blocks = (evictions(self._residency) if self._residency else 0), self._blocks()
             with engine.turn():
-                found = [plan_restore(runner, at, engine=engine, cold=cold) for cold in (False, True)]
+                found = [
+                    plan_restore(runner, at, engine=engine, cold=cold, blocks=blocks, evicted=evicted)
+                    for cold in (False, True)
+                ]
             self._plans = tuple(found)
             self._redraw()
             return found[0]
@@ -309,7 +335,7 @@ class CacheWork(Panel):
             runner, engine = self._needed().runner, self.desk.engine
             assert engine is not None  # noqa: S101 - there is a conversation
             at = len(runner.timeline) if op is None else op
-            self._trial = try_cold(engine, runner.timeline.prefix(at))
+            self._trial = try_cold(engine, runner.timeline.prefix(at), self._blocks())
             self._look()
             self._redraw()
             return self._trial
@@ -319,7 +345,8 @@ class CacheWork(Panel):
     def forget_for_good(self) -> int:
         """Prefill what is active anew, from the first dropped token on; returns the tokens that took.
 
-        Dropped tokens are no part of the conversation afterwards. Nothing happens when none are dropped.
+        Dropped tokens are no part of the conversation afterwards. Nothing happens when none are dropped, and
+        when it fails or is stopped the conversation stays as it was.
         """
 
         def work() -> int:
@@ -331,7 +358,8 @@ class CacheWork(Panel):
                 TextMessage(message.role, message.text, source=place)
                 for place, message in enumerate(conversation.messages)
             ]
-            result = conversation.rewrite(texts)
+            with self._whole_or_not(conversation):
+                result = conversation.rewrite(texts)
             self._went(len(result.program), result, at_once=False)
             self._look()
             self.changed()
@@ -339,7 +367,44 @@ class CacheWork(Panel):
 
         return self._on_lane("forgetting for good", work)
 
+    @contextmanager
+    def _whole_or_not(self, conversation: Conversation) -> Iterator[None]:
+        """Take back what the block did to the conversation, when it fails or is stopped.
+
+        Stands outside the engine's turn, since a stopped turn refuses to decode until it is left.
+        """
+        mark = conversation.mark()
+        try:
+            yield
+        except BaseException:
+            try:
+                conversation.rewind(mark)
+            except (NexusError, KeyboardInterrupt):
+                _LOG.warning("the conversation could not be rewound, and starts anew")
+                if self.desk.agent is not None:
+                    self.desk.agent.new_conversation()
+            self._look()
+            self._redraw()
+            raise
+
     # -- within -------------------------------------------------------------------------------------------
+
+    def _followed(self) -> Conversation | None:
+        """Return the live conversation; what was planned, tried and left in another one is forgotten."""
+        conversation = self._conversation
+        if conversation is not self._known:
+            self._known = conversation
+            self._forget_trials()
+        return conversation
+
+    def _forget_trials(self) -> None:
+        """Forget what holds for one conversation alone."""
+        self._plans, self._done, self._trial, self._left = (), None, None, ()
+        self._ran = False
+
+    def _blocks(self) -> LibraryBlocks | None:
+        """Return where the agent's splices find their blocks."""
+        return None if self.desk.agent is None else LibraryBlocks(self.desk.agent.library)
 
     @property
     def _conversation(self) -> Conversation | None:
@@ -347,7 +412,7 @@ class CacheWork(Panel):
         return agent.live if agent is not None else None
 
     def _needed(self) -> Conversation:
-        conversation = self._conversation
+        conversation = self._followed()
         if conversation is None:
             raise NoProgram("there is no cache program yet", next_step="ask something under Agent")
         return conversation
@@ -363,7 +428,7 @@ class CacheWork(Panel):
 
     def _look(self) -> None:
         """Take note of where rows are; in the thread that works with them."""
-        conversation = self._conversation
+        conversation = self._followed()
         if conversation is not None:
             self._residency = conversation.runner.residency()
             self._drawn += 1
@@ -381,8 +446,8 @@ class CacheWork(Panel):
     def _forget_drawings(self) -> None:
         """Forget what was drawn of an engine that is gone."""
         self._costs = CostBook()
-        self._residency, self._shot, self._left = None, None, ()
-        self._plans, self._done, self._trial = (), None, None
+        self._residency, self._shot, self._known = None, None, None
+        self._forget_trials()
         self._drawn += 1
 
 
@@ -391,6 +456,11 @@ def _drawn(makers: Mapping[str, Callable[[], Drawing]], name: str) -> list[Any]:
     if maker is None:
         raise BadRequest(f"there is no drawing {name!r}", next_step=f"ask for {', '.join(makers)}")
     return wire_of(maker().element())
+
+
+def _holds(timeline: CacheProgram, op: int, state_id: str) -> bool:
+    """Whether the live program still goes through a state."""
+    return op <= len(timeline) and timeline.prefix(op).id == state_id
 
 
 def _number(value: object) -> int | None:

@@ -35,6 +35,7 @@ __all__ = [
     "Recorded",
     "dry_cost",
     "forgetting_tokens",
+    "is_rewritten",
     "of_live",
     "of_trajectory",
     "without_policy",
@@ -134,6 +135,19 @@ def of_live(
     points = tuple(dict.fromkeys(sum(number < end for number in kept) for end in ends))
     ops = tuple(program.ops[number] for number in kept)
     return Recorded(name, ops, tuple(messages), points, n_ctx_train or 0)
+
+
+def is_rewritten(program: CacheProgram, messages: Sequence[MessageSpan]) -> bool:
+    """Whether a live conversation's text was rewritten: its first append then holds several messages.
+
+    Otherwise each message has appends of its own, since they come one after the other.
+    """
+    first = program.ops[0] if program.ops else None
+    return (
+        isinstance(first, Append)
+        and len(messages) > 1
+        and messages[0].stop < messages[1].stop <= len(first.tokens)
+    )
 
 
 def of_trajectory(engine: Engine, trajectory: Trajectory) -> Recorded:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache import Residency
     from nexus_lab.lab.drawing import Element
 
-__all__ = ["COUNTERS", "ResidencyView"]
+__all__ = ["COUNTERS", "ResidencyView", "evictions"]
 
 COUNTERS: Mapping[str, str] = {
     "l0_sequences_evicted": "warm sequences that were emptied for others",
@@ -37,7 +37,19 @@ COUNTERS: Mapping[str, str] = {
     "disk_corrupt": "snapshots on disk that were damaged, and deleted",
 }
 """What is counted, in words, in the order it is shown."""
+_EVICTED = (
+    "l0_sequences_evicted",
+    "chunks_evicted",
+    "snapshots_evicted",
+    "tree_evictions",
+    "disk_evicted",
+)
 _BAR, _HIGH = 320, 16
+
+
+def evictions(residency: Residency) -> int:
+    """Return how many sequences, chunks, snapshots and programs have been evicted so far, taken together."""
+    return sum(int(residency.counters.get(name, 0)) for name in _EVICTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.cache import Append, CacheProgram, Drop, ProgramRunner, Repair, Repos, StartKind, fold
+from nexus_lab.cache import Append, CacheProgram, Drop, ProgramRunner, Repair, Repos, Splice, StartKind, fold
 from nexus_lab.cache.restore import passes
 from nexus_lab.cache.start import plan_start
-from nexus_lab.errors import Decline
+from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.lab.tree_shot import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nexus_lab.cache import CacheOp, CacheState, RunResult
+    from nexus_lab.cache import BlockSource, CacheOp, CacheState, RunResult
     from nexus_lab.engine import Engine
 
 __all__ = [
@@ -41,6 +41,11 @@ NOTHING_BETWEEN = Decline(
     reason="no drop lies between the appends that are left to compute",
     instead="each of them is one prefill in any case",
 )
+OTHER_STATE = Decline(
+    code="another_state",
+    reason="the operations led to another state than that of the conversation",
+    instead="the times are of that other state",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,15 @@ class Pass:
         Of them, tokens that later ones of the same prefill must not see.
     cells
         Cells that it needs at most.
+    loaded
+        Tokens whose rows come from a compiled block instead.
     """
 
     kinds: tuple[str, ...]
     tokens: int
     hidden: int
     cells: int
+    loaded: int = 0
 
     @property
     def joined(self) -> bool:
@@ -92,6 +100,8 @@ class RestorePlan:
         Stretches between repos, each of which is prefilled by itself; 0 when nothing is left.
     declined
         Why nothing would be computed at once.
+    evicted
+        What had been evicted by then, as `nexus_lab.lab.residency_view.evictions` counts it.
     """
 
     op: int
@@ -106,11 +116,17 @@ class RestorePlan:
     steps: tuple[Pass, ...]
     epochs: int
     declined: Decline | None
+    evicted: int = 0
 
     @property
     def tokens(self) -> int:
         """Tokens that would be computed."""
         return sum(step.tokens for step in self.steps)
+
+    @property
+    def loaded(self) -> int:
+        """Tokens whose rows would come from compiled blocks."""
+        return sum(step.loaded for step in self.steps)
 
     @property
     def joined(self) -> int:
@@ -138,6 +154,8 @@ class RestoreDone:
         Why some were done one by one all the same.
     seconds
         Wall time.
+    state_id
+        Id of that state's program.
     """
 
     op: int
@@ -149,6 +167,7 @@ class RestoreDone:
     passes: int
     declined: Decline | None
     seconds: float
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +178,34 @@ class ColdTrial:
     ----------
     difference
         Largest difference of a logit behind the newest token; ``None`` where there are none.
+    declined
+        Why an operation could not be done as the conversation did it, so that another state came about.
     """
 
     at_once: RestoreDone
     stepwise: RestoreDone
     difference: float | None
+    declined: Decline | None = None
 
 
-def plan_restore(runner: ProgramRunner, op: int, *, engine: Engine, cold: bool = False) -> RestorePlan:
+def plan_restore(
+    runner: ProgramRunner,
+    op: int,
+    *,
+    engine: Engine,
+    cold: bool = False,
+    blocks: BlockSource | None = None,
+    evicted: int = 0,
+) -> RestorePlan:
     """Return what going to `op` would do; runs nothing. From the thread that works with the engine.
+
+    Parameters
+    ----------
+    blocks
+        Where splices would find compiled blocks, which a library compiles anew when a file of its own is
+        gone; tokens of a splice that finds none are computed.
+    evicted
+        What has been evicted so far.
 
     Raises
     ------
@@ -184,7 +222,7 @@ def plan_restore(runner: ProgramRunner, op: int, *, engine: Engine, cold: bool =
         start, prefix, rest = plan.kind, plan.prefix, tuple(plan.rest)
         tiers = runner.store.tree.tiers(prefix.id)
         places = place_of(tiers) if tiers and start is StartKind.SNAPSHOT else ()
-    steps = tuple(_passes(rest, prefix))
+    steps = tuple(_passes(rest, prefix, None if "splice" in engine.declines else blocks))
     repos = sum(isinstance(item, Repos) for item in rest)
     return RestorePlan(
         op=op,
@@ -199,27 +237,44 @@ def plan_restore(runner: ProgramRunner, op: int, *, engine: Engine, cold: bool =
         steps=steps,
         epochs=repos + 1 if steps else 0,
         declined=_declined(steps, engine),
+        evicted=evicted,
     )
 
 
-def _passes(rest: Sequence[CacheOp], prefix: CacheProgram) -> list[Pass]:
+def _passes(rest: Sequence[CacheOp], prefix: CacheProgram, blocks: BlockSource | None) -> list[Pass]:
     found, program = [], prefix
     for group in passes(rest, prefix.layout):
         before = program.layout
         program = program.then(*group)
-        found.append(_pass(group, before, program.layout))
+        found.append(_pass(group, before, program.layout, blocks))
     return found
 
 
-def _pass(group: tuple[CacheOp, ...], before: CacheState, after: CacheState) -> Pass:
-    tokens = sum(_computed(op) for op in group)
+def _pass(
+    group: tuple[CacheOp, ...], before: CacheState, after: CacheState, blocks: BlockSource | None
+) -> Pass:
+    spliced = [op for op in group if isinstance(op, Splice)]
+    loaded = sum(len(op.tokens) for op in spliced if _has_block(op, blocks))
+    tokens = sum(_computed(op) for op in group) + sum(len(op.tokens) for op in spliced) - loaded
     drops = any(isinstance(op, Drop) for op in group[:-1])
     hidden = 0
     if drops and len(group) > 1:
         lost = np.count_nonzero(before.active & ~after.active[: len(before)])
         hidden = int(lost) + int(np.count_nonzero(~after.active[len(before) :]))
     added = len(after) - len(before)
-    return Pass(tuple(op.kind.value for op in group), tokens, hidden, before.n_active + added)
+    return Pass(tuple(op.kind.value for op in group), tokens, hidden, before.n_active + added, loaded)
+
+
+def _has_block(op: Splice, blocks: BlockSource | None) -> bool:
+    """Whether a splice finds the rows of its block, and need not compute them."""
+    if blocks is None:
+        return False
+    try:
+        return tuple(blocks.tokens(op.block_id)) == op.tokens
+    except Cancelled:
+        raise
+    except (NexusError, OSError):  # as for the executor, which then prefills
+        return False
 
 
 def _computed(op: CacheOp) -> int:
@@ -250,7 +305,7 @@ def _declined(steps: tuple[Pass, ...], engine: Engine) -> Decline | None:
 
 def did(op: int, result: RunResult, *, at_once: bool) -> RestoreDone:
     """Return what a run did."""
-    executed = [record.executed or record.op for record in result.records]
+    executed = [record.executed for record in result.records if record.executed is not None]
     reused = sum(record.reused for record in result.records)
     restored = result.restored
     return RestoreDone(
@@ -263,11 +318,18 @@ def did(op: int, result: RunResult, *, at_once: bool) -> RestoreDone:
         passes=restored.passes if restored is not None else 0,
         declined=restored.declined if restored is not None else None,
         seconds=result.seconds,
+        state_id=result.program.id,
     )
 
 
-def try_cold(engine: Engine, program: CacheProgram) -> ColdTrial:
+def try_cold(engine: Engine, program: CacheProgram, blocks: BlockSource | None = None) -> ColdTrial:
     """Compute `program` from nothing, on a sequence of its own, in both ways; nothing of it stays.
+
+    Parameters
+    ----------
+    blocks
+        Where splices find compiled blocks. What is declined, such as a splice whose block is gone, leads to
+        another state; the trial then has the reason, and no difference.
 
     Raises
     ------
@@ -275,12 +337,25 @@ def try_cold(engine: Engine, program: CacheProgram) -> ColdTrial:
         When the cells beside the conversation are too few.
     """
     done, logits = [], []
+    declined: Decline | None = None
     for at_once in (True, False):
-        with ProgramRunner(engine) as runner:
+        with ProgramRunner(engine, blocks=blocks) as runner:
             result = runner.run(program, at_once=at_once)
             logits.append(None if result.logits is None else result.logits.copy())
-            assert fold(program).same_layout(result.state)  # noqa: S101 - or the figures mean nothing
-            done.append(did(len(program), result, at_once=at_once))
+            declined = declined or _other_state(program, result)
+            # The state that was asked for is what the figures are shown with, whatever came about.
+            done.append(replace(did(len(program), result, at_once=at_once), state_id=program.id))
     left, right = logits
-    difference = None if left is None or right is None else float(np.abs(left - right).max())
-    return ColdTrial(at_once=done[0], stepwise=done[1], difference=difference)
+    if declined is not None or left is None or right is None:
+        difference = None
+    else:
+        difference = float(np.abs(left - right).max())
+    return ColdTrial(at_once=done[0], stepwise=done[1], difference=difference, declined=declined)
+
+
+def _other_state(program: CacheProgram, result: RunResult) -> Decline | None:
+    """Return why a run of `program` ended in another state; ``None`` when it did not."""
+    if fold(program).same_layout(result.state):
+        return None
+    why = [record.declined for record in result.records if record.declined and record.executed != record.op]
+    return why[0] if why else OTHER_STATE

@@ -37,6 +37,8 @@ class RestoreView(Drawing):
         A trial from nothing.
     chosen_op
         The operation chosen in the view; ``None`` for the last one.
+    evicted
+        What had been evicted when the view was made, counted as in the plans.
     """
 
     title: ClassVar[str] = "Restore"
@@ -48,6 +50,7 @@ class RestoreView(Drawing):
     trial: ColdTrial | None = None
     chosen_op: int | None = None
     live: bool = True
+    evicted: int = 0
 
     def element(self) -> Element:
         """Return the choice of a state, the plans, and what was done."""
@@ -95,16 +98,24 @@ class RestoreView(Drawing):
                 "one prefill" if step.joined else step.kinds[0],
                 count(step.tokens),
                 count(step.hidden),
+                count(step.loaded),
                 count(step.cells),
             )
             for step in plan.steps
         )
-        head = ("ops", "as", "tokens computed", "of them hidden from later ones", "cells")
+        head = (
+            "ops",
+            "as",
+            "tokens computed",
+            "of them hidden from later ones",
+            "tokens from compiled blocks",
+            "cells",
+        )
         steps = (
             el(
                 "details",
                 el("summary", _n_passes(len(plan.steps))),
-                table(head, rows, label=f"Passes, {_heading(plan)}", right=(2, 3, 4)),
+                table(head, rows, label=f"Passes, {_heading(plan)}", right=(2, 3, 4, 5)),
             )
             if plan.steps
             else None
@@ -115,10 +126,19 @@ class RestoreView(Drawing):
             el("b", _heading(plan)),
             el("span", f" (planned {plural(late, 'operation')} ago)", class_="muted") if late > 0 else None,
             el("p", plan_words(plan)),
+            note("warn", self._since(plan)) if self._since(plan) else None,
             _picture(plan),
             steps,
             note("warn", el("b", "Step by step: "), _declined_words(plan)) if plan.declined else None,
         )
+
+    def _since(self, plan: RestorePlan) -> str:
+        """Return that memory was freed since a plan of what is kept; empty when none was."""
+        n = 0 if plan.cold else self.evicted - plan.evicted
+        if n <= 0:
+            return ""
+        verb = "eviction" if n == 1 else "evictions"
+        return f"{count(n)} {verb} since this was planned: what it begins with may be gone. Plan again."
 
     def _done(self) -> Element | None:
         return None if self.done is None else el("p", el("b", "Done: "), done_words(self.done), role="status")
@@ -135,6 +155,7 @@ class RestoreView(Drawing):
             if plan is None:
                 continue
             lines.append(f"{_heading(plan)}: {plan_words(plan)}")
+            lines += [f"! {self._since(plan)}"] if self._since(plan) else []
             if plan.declined is not None:
                 lines.append(f"! step by step: {_declined_words(plan)}")
             if plan.steps:
@@ -145,7 +166,7 @@ class RestoreView(Drawing):
         return "\n".join(lines) or f"{plural(len(self.ops), 'state')} can be brought back; plan one."
 
     def to_frame(self) -> pl.DataFrame:
-        """Return a row for each pass of the plans: ``plan``, ``ops``, ``tokens``, ``hidden``, ``cells``."""
+        """Return a row for each pass of the plans: its tokens ``loaded`` come from compiled blocks."""
         import polars as pl
 
         rows = [
@@ -157,6 +178,7 @@ class RestoreView(Drawing):
                 "joined": step.joined,
                 "tokens": step.tokens,
                 "hidden": step.hidden,
+                "loaded": step.loaded,
                 "cells": step.cells,
             }
             for plan in (self.plan, self.cold)
@@ -169,7 +191,7 @@ class RestoreView(Drawing):
             **dict.fromkeys(("op", "pass"), whole),
             "ops": pl.List(pl.String),
             "joined": pl.Boolean,
-            **dict.fromkeys(("tokens", "hidden", "cells"), whole),
+            **dict.fromkeys(("tokens", "hidden", "loaded", "cells"), whole),
         }
         return pl.DataFrame(rows, schema=schema)
 
@@ -190,12 +212,13 @@ def plan_words(plan: RestorePlan) -> str:
     begin += f", which has {plural(plan.there, 'token')}" if plan.there else ""
     if not plan.steps:
         return f"{begin}; nothing is left to do."
+    loaded = f"; {plural(plan.loaded, 'token')} from compiled blocks" if plan.loaded else ""
     if not plan.tokens:
-        return f"{begin}; {plural(len(plan.steps), 'operation')} without a prefill."
+        return f"{begin}; {plural(len(plan.steps), 'operation')} without a prefill{loaded}."
     epochs = f"{count(plan.epochs)} {'epoch' if plan.epochs == 1 else 'epochs'} between repos"
     joined = f"{count(plan.joined)} of them several operations at once" if plan.joined else "none joined"
     n_passes = _n_passes(len(plan.steps))
-    return f"{begin}; computes {plural(plan.tokens, 'token')} in {n_passes}, {joined}; {epochs}."
+    return f"{begin}; computes {plural(plan.tokens, 'token')} in {n_passes}, {joined}; {epochs}{loaded}."
 
 
 def done_words(done: RestoreDone) -> str:
@@ -214,10 +237,11 @@ def trial_words(trial: ColdTrial) -> str:
     near = "" if trial.difference is None else f"; logits differ by {trial.difference:.2g} at most"
     joined = f"{_n_passes(once.passes)} joined"
     why = f" ({once.declined.reason})" if once.declined is not None else ""
+    other = f" Another state came about, since {trial.declined.reason}." if trial.declined is not None else ""
     return (
         f"op {count(once.op)} from nothing, {plural(once.computed, 'token')}: at once "
         f"{duration(once.seconds * 1e9)} with {joined}{why}, step by step {duration(steps.seconds * 1e9)}, "
-        f"one run each{near}. Nothing of it was kept."
+        f"one run each{near}.{other} Nothing of it was kept."
     )
 
 
@@ -227,19 +251,20 @@ def _declined_words(plan: RestorePlan) -> str:
 
 
 def _picture(plan: RestorePlan) -> Element | None:
-    """Return a bar of what is there already and what each pass computes."""
-    whole = plan.there + plan.tokens
+    """Return a bar of what is there already, and what each pass computes or takes from compiled blocks."""
+    whole = plan.there + plan.tokens + plan.loaded
     if not whole:
         return None
     parts: list[Child] = []
     at = 0.0
-    for kind, tokens in (("host" if plan.places else "live", plan.there), *map(_slice, plan.steps)):
+    for kind, tokens in ((plan.places[0] if plan.places else "live", plan.there), *map(_slice, plan.steps)):
         width = _BAR * tokens / whole
         if width:
             parts.append(pattern(kind, at, 0, width, _HIGH))
             parts.append(el("rect", x=at, width=width, height=_HIGH, class_=f"dr-edge dr-edge-{kind}"))
         at += width
     words = f"{plural(plan.there, 'token')} there, {plural(plan.tokens, 'token')} computed"
+    words += f", {plural(plan.loaded, 'token')} from compiled blocks" if plan.loaded else ""
     return el(
         "svg",
         *parts,
@@ -252,4 +277,4 @@ def _picture(plan: RestorePlan) -> Element | None:
 
 
 def _slice(step: Pass) -> tuple[str, int]:
-    return ("joined" if step.joined else step.kinds[0]), step.tokens
+    return ("joined" if step.joined else step.kinds[0]), step.tokens + step.loaded
