@@ -236,7 +236,7 @@ class RemoteAgent(TurnLoop):
     def _reply(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> str:
         with clock.stage("answer"):
             reply = self._answer(on_token)
-            if not spoken(reply.text) and self._said[-1].tool and self.offers.as_tools:
+            if not spoken(reply.text) and self._said[-1].tool and self._asker.now.as_tools:
                 self._asker.unread()
                 reply = self._answer(on_token)
             if turn.ttft_s is None:

@@ -131,6 +131,8 @@ class Asker:
     ----------
     offers
         What it is known to offer.
+    now
+        What it is asked with in this turn; less where a failure of the server, which may pass, refused some.
     form
         What it was asked with last; less than it offers where it did not take one tool's schema.
     replies
@@ -141,13 +143,14 @@ class Asker:
         self._endpoint = endpoint
         self._emitter = emitter
         self._exchange = Exchange()
-        self.offers = Offers()
+        self.offers = self.now = Offers()
         self.form = self.offers.form
         self.replies: list[Reply] = []
 
     def begin(self) -> None:
         """Begin a turn; only from now on can it be given up."""
         self._exchange, self.replies = Exchange(), []
+        self.now = self.offers
 
     def give_up(self) -> None:
         """Close the connection, and let this turn ask no more; from any thread."""
@@ -166,7 +169,7 @@ class Asker:
         """Ask, again where the endpoint refuses what it can do without, and return the answer.
 
         Once a piece of an answer was told, nothing is asked again: half of it would stand before the next.
-        What a failure of the server seems to refuse is left out of this answer alone.
+        What a failure of the server seems to refuse is left out in this turn alone.
 
         Parameters
         ----------
@@ -180,8 +183,8 @@ class Asker:
         Cancelled
             When the turn was given up.
         """
-        offers, known, refused = self.offers, self.offers, list[Decline]()
-        told = _Told()
+        offers, now, known = self.now, self.now, self.offers
+        refused, told = list[Decline](), _Told()
         while True:
             self.form = offers.form
             body = _body(compose(offers), offers, profile, max_tokens)
@@ -192,15 +195,18 @@ class Asker:
                 if fewer is None:
                     raise
                 refused.append(_decline(offers, fewer, error.status))
-                known, offers = _learned(known, offers, fewer, error), fewer
+                if error.status in _CLIENT_ERRORS:
+                    known = _learned(known, offers, fewer, error)
+                now, offers = _learned(now, offers, fewer, error), fewer
             else:
                 # Only an answer shows that it was this that had been refused.
                 self.settle_for(known, *refused)
+                self.now = now
                 return reply
 
     def settle_for(self, offers: Offers, *declines: Decline) -> None:
         """Take the endpoint to offer no more than `offers`, and record why."""
-        self.offers = offers
+        self.offers = self.now = offers
         for decline in declines:
             self._emitter.decline("endpoint", decline)
 
@@ -317,9 +323,7 @@ def _fewer(offers: Offers, body: Mapping[str, Any], error: EndpointError) -> Off
 
 
 def _learned(known: Offers, offers: Offers, fewer: Offers, error: EndpointError) -> Offers:
-    """Return what the endpoint is taken to offer later, once it refused `offers` and took `fewer`."""
-    if error.status not in _CLIENT_ERRORS:
-        return known  # a failure may pass
+    """Return what is left of what was known, once the endpoint refused `offers` and is asked for `fewer`."""
     of_all = offers.form is known.form and not _SCHEMA_FAULT.search(error.said)
     return Offers(
         form=fewer.form if of_all else known.form,

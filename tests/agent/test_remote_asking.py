@@ -86,8 +86,19 @@ def test_only_a_refusal_lowers_the_form_of_what_is_asked_later(status, said, for
         assert ask(asker) == "right"
         assert asker.form == "json_schema"
         assert (asker.offers.form, listener.declined()) == (form, ["endpoint_refuses_tools"])
+        asker.begin()
         assert ask(asker) == "right"
         assert ("tools" in h.bodies[2]) == (form == "tools")
+
+
+def test_what_a_failure_refused_is_not_asked_for_again_in_the_same_turn():
+    with scripted(refusal(500, "tools param requires --jinja flag"), RIGHT, RIGHT, RIGHT) as h:
+        asker = Asker(Endpoint(h.url, "m"), Emitter())
+        asker.begin()
+        assert (ask(asker), ask(asker)) == ("right", "right")
+        asker.begin()
+        assert ask(asker) == "right"
+        assert ["tools" in body for body in h.bodies] == [True, False, False, True]
 
 
 def test_a_refusal_behind_a_failure_says_nothing_of_the_form_that_failed():
@@ -111,7 +122,7 @@ def test_messages_of_tools_that_a_failure_speaks_of_are_tried_again():
     with scripted(refusal(500, "template error"), RIGHT) as h:
         asker = Asker(Endpoint(h.url, "m"), Emitter())
         asker.ask(shown, note="test", profile=Profile(), max_tokens=4)
-        assert asker.offers.tool_messages
+        assert (asker.offers.tool_messages, asker.now.tool_messages) == (True, False)
 
 
 @pytest.mark.parametrize(
