@@ -86,7 +86,8 @@ def quality(rows: Sequence[Row], case: Mapping[str, Any]) -> list[Result]:
         excess = [row["excess"] for row in rows]
         results += [
             cluster_mean(excess, tools, case=case, metric="dkl_excess", unit="nat"),
-            cluster_ratio(dkl, floor, tools, case=beside, metric="dkl_ratio"),
+            # Beside a floor of 0 there is no ratio.
+            *([cluster_ratio(dkl, floor, tools, case=beside, metric="dkl_ratio")] if sum(floor) else []),
         ]
     for name, metric in _SHARES.items():
         held = [row for row in rows if row.get(name) is not None]
@@ -123,11 +124,12 @@ def _against_peers(
     for peer_context in dict.fromkeys((_PAPER[1], context)):
         peer = (_PAPER[0], budget, peer_context)
         others = [excess.get((*_cell(row), *peer)) for row in rows]
-        if peer == key or None in others:
+        known = [other for other in others if other is not None]
+        if peer == key or len(known) < len(others) or not sum(known):
             continue
         yield cluster_ratio(
             [row["excess"] for row in rows],
-            [other for other in others if other is not None],
+            known,
             [row["tool"] for row in rows],
             case={**case, "peer": f"trailing {budget} behind {peer_context}"},
             metric="excess_ratio",

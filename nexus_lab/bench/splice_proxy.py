@@ -115,7 +115,9 @@ def rank_correlation(
     owner = np.repeat(place, [len(proxy) for proxy, _ in cells])
     over_all = _weighted_correlations(proxies, truths, owner, counts)
     whole = float(_weighted_correlations(proxies, truths, owner, np.ones((1, n_clusters)))[0])
-    figures = (("within a cell", float(within.mean()), means), ("over all", whole, over_all))
+    figures = [("within a cell", float(within.mean()), means)]
+    if np.isfinite(whole):  # where nothing varies there is no correlation
+        figures.append(("over all", whole, over_all))
     results = []
     for over, value, samples in figures:
         low, high = percentile_interval(samples) if n_clusters > 1 else (None, None)

@@ -50,6 +50,24 @@ def test_the_file_has_the_one_form(tmp_path):
     assert ResultFile.read(tmp_path / "r.json").to_dict() == values
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("value", "top1 of {'n': 1}"), ("high", "top1"), ("case", "top1"), ("settings", "sett")],
+)
+def test_what_json_cannot_say_is_not_written(tmp_path, odd, place, told):
+    parts = {"value": 1.0, "low": 0.0, "high": 1.0, "case": {"n": 1}}
+    if place in parts:
+        parts[place] = {"tau": odd} if place == "case" else odd
+    result = Result(metric="top1", **parts)
+    settings = {"tau": odd if place == "settings" else None}
+    file = ResultFile.now("eval routing", [proportion(1, 2, case={}, metric="x"), result], settings=settings)
+    with pytest.raises(ResultsError) as caught:
+        file.write(tmp_path / "r.json")
+    assert told in caught.value.problem
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_interval_that_does_not_apply_is_absent():
     assert set(Result(case={}, metric="exact", value=1.0).to_dict()) == {"case", "metric", "value", "unit"}
 

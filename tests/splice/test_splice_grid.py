@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nexus_lab.bench import splice_figures
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.splice import splice_sweep
 from nexus_lab.bench.splice_decisions import Decision, call_grammar, decide, decide_like, settled_decision
@@ -152,11 +153,23 @@ def test_the_rank_correlation_is_spearman_s():
     whole = spearmanr(*(np.concatenate(values) for values in zip(*pairs, strict=True))).statistic
     assert over_all.value == pytest.approx(whole)
     assert over_all.low < over_all.value < over_all.high
-    (flat, _) = rank_correlation([([1, 1, 1], [1, 2, 3])], ["a"], case={})
+    (flat,) = rank_correlation([([1, 1, 1], [1, 2, 3])], ["a"], case={})
     assert (flat.value, flat.low) == (0.0, None)
 
 
 @pytest.mark.model
+@pytest.mark.parametrize(("floor", "others"), [(0.0, 0.5), (0.25, 0.0)])
+def test_beside_nothing_there_is_no_ratio(floor, others):
+    row = {"tool": "t", "depth": 1, "prefix": 0, "dkl": [0.5], "dkl_mean": 0.5, "floor": floor, "excess": 0.5}
+    row |= {"greedy_match": 1, "greedy_n": 1}
+    found = {one.metric: one for one in splice_figures.quality([row], {})}
+    assert ("dkl_ratio" in found) == (floor > 0)
+    assert not floor or found["dkl_ratio"].value == 2
+    excess = {("t", 0, 1, "trailing", "0.25", context): others for context in ("none", "system")}
+    beside = list(splice_figures._against_peers([row], excess, {}, ("leading", "0.25", "system")))
+    assert [one.value for one in beside] == ([1.0, 1.0] if others else [])
+
+
 def test_tools_come_in_turn_from_every_server_with_and_without_calls(bundled_engine: Engine):
     def tools(server, count):
         own = SPLICE_CASES[0].tool
