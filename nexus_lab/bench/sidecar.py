@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def run(
         Candidates that are tried.
     tau
         Margin under which a decision is too close; ``None`` takes the calibrated one; at infinity all are
-        tried but those that name a tool, and none is refused.
+        tried but those that name a tool, and none is refused, and the results say ``null``.
     limit
         Most decisions that are tried, evenly chosen.
     known
@@ -151,7 +152,18 @@ def run(
         _, result = sidecar.route(decision, tools, history, schema_mode=schema_mode)
         right = frozenset(right_tools(row, tools))
         tried.append(_Tried(row, right, decision, result))
-    case = {"n_tools": len(tools), "mode": schema_mode, "window": windows}
+    # JSON has no infinity: null stands for the margin that every decision is under.
+    margin = router.tau if math.isfinite(router.tau) else None
+    reader = router.cross_encoder is not None
+    case = {
+        "n_tools": len(tools),
+        "mode": schema_mode,
+        "window": windows,
+        "depth": depth,
+        "tau": margin,
+        "known": known,
+        "reader": reader,
+    }
     settings = {
         "registry": tools.name,
         "fingerprint": tools.fingerprint,
@@ -160,7 +172,7 @@ def run(
         "requests": len(ours),
         "close": n_close,
         "depth": depth,
-        "tau": router.tau,
+        "tau": margin,
         "known": known,
         "model": engine.info.name,
         "model_sha256": engine.info.sha256,
@@ -170,7 +182,7 @@ def run(
     }
     results = [
         proportion(n_close, len(ours), case=case, metric="close"),
-        *_figures(tried, case, leads),
+        *_figures(tried, case, leads, "cross_encoder" if reader else "no_rerank"),
     ]
     return ResultFile.now("eval sidecar", results, settings=settings, threads=engine.threads)
 
@@ -192,24 +204,28 @@ def _spoken_cases(path: Path) -> Iterator[Row]:
                 }
 
 
-def _figures(tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[float]) -> list[Result]:
-    results = _accuracy(tried, case, leads)
+def _figures(
+    tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[float], baseline: str
+) -> list[Result]:
+    results = _accuracy(tried, case, leads, baseline)
     styles = dict.fromkeys(one.row["style"] for one in tried if isinstance(one.row.get("style"), str))
     for style in styles if len(styles) > 1 else ():
         part = [one for one in tried if one.row.get("style") == style]
-        results += _accuracy(part, {**case, "style": style}, leads[:1])
+        results += _accuracy(part, {**case, "style": style}, leads[:1], baseline)
     behind = [one for one in tried if one.row.get("context")]
     if behind and len(behind) < len(tried):
-        results += _accuracy(behind, {**case, "context": True}, leads[:1])
-    return results + _costs(tried, case)
+        results += _accuracy(behind, {**case, "context": True}, leads[:1], baseline)
+    return results + _costs(tried, case, baseline)
 
 
-def _accuracy(tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[float]) -> list[Result]:
+def _accuracy(
+    tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[float], baseline: str
+) -> list[Result]:
     """Return how often the first tool is right, without the sidecar and with it, and what it changes."""
     n = len(tried)
     before = np.asarray([one.before() for one in tried], float)
     listed = sum(any(item.tool in one.right for item in one.decision.candidates) for one in tried)
-    alone = {**case, "system": "cross_encoder"}
+    alone = {**case, "system": baseline}
     results = [
         proportion(int(before.sum()), n, case=alone, metric="top1"),
         proportion(listed, n, case=alone, metric="among_candidates"),
@@ -220,9 +236,7 @@ def _accuracy(tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[
         moved = sum((one.result.best(lead) or one.decision.tool) != one.decision.tool for one in tried)
         results += [
             proportion(int(after.sum()), n, case=at, metric="top1"),
-            bootstrap(
-                after - before, np.mean, case={**at, "peer": "cross_encoder"}, metric="top1_difference"
-            ),
+            bootstrap(after - before, np.mean, case={**at, "peer": baseline}, metric="top1_difference"),
             proportion(moved, n, case=at, metric="changed"),
             proportion(int(((after == 1) & (before == 0)).sum()), n, case=at, metric="mended"),
             proportion(int(((after == 0) & (before == 1)).sum()), n, case=at, metric="spoiled"),
@@ -230,7 +244,7 @@ def _accuracy(tried: Sequence[_Tried], case: Mapping[str, Any], leads: Sequence[
     return results
 
 
-def _costs(tried: Sequence[_Tried], case: Mapping[str, Any]) -> list[Result]:
+def _costs(tried: Sequence[_Tried], case: Mapping[str, Any], baseline: str) -> list[Result]:
     """Return what a close decision costs: milliseconds of router and sidecar, and tokens of the window."""
     results = [
         proportion(
@@ -238,7 +252,7 @@ def _costs(tried: Sequence[_Tried], case: Mapping[str, Any]) -> list[Result]:
         )
     ]
     times = {
-        "cross_encoder": [one.decision.total_ms for one in tried],
+        baseline: [one.decision.total_ms for one in tried],
         "sidecar": [one.result.ms for one in tried],
     }
     for system, values in times.items():

@@ -88,6 +88,26 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
     assert value(found, "declined") == 0
 
 
+def test_without_a_cross_encoder_the_baseline_is_named_so(measured, tmp_path: Path):
+    found = measured(write(tmp_path / "q.jsonl", QUERIES), cross_encoder=None, depth=2)
+    systems = {one.case.get("system") for one in found.results}
+    assert systems == {None, "no_rerank", "sidecar"}
+    assert {one.case["peer"] for one in found.results if "peer" in one.case} == {"no_rerank"}
+    assert {one.case["reader"] for one in found.results} == {False}
+
+
+@pytest.mark.parametrize(("tau", "told"), [(float("inf"), None), (1e6, 1e6)])
+def test_depth_and_margin_stand_in_every_case_and_in_json(measured, tmp_path: Path, tau, told):
+    found = measured(write(tmp_path / "q.jsonl", QUERIES), cross_encoder=None, depth=2, tau=tau)
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    values = json.loads(found.write(tmp_path / "r.json").read_text(), parse_constant=refuse)
+    assert values["settings"]["tau"] == told
+    assert {(one["case"]["depth"], one["case"]["tau"]) for one in values["results"]} == {(2, told)}
+
+
 def test_calls_behind_a_request_are_cases_with_all_that_was_said_before(measured, tmp_path: Path):
     talk = write(tmp_path / "t.jsonl", [TALK])
     first, second = bench._spoken_cases(talk)
