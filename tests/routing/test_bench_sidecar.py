@@ -74,7 +74,7 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
     tried = {"system": "sidecar", "lead": 0.0}
     rows = [one for one in found.results if not {"style", "context"} & set(one.case)]
     found = ResultFile.now("x", rows)
-    before = value(found, "top1", system="cross_encoder")
+    before = value(found, "top1", system="no_rerank")
     after = value(found, "top1", **tried)
     gain = value(found, "top1_difference", **tried)
     assert gain == pytest.approx(after - before)
@@ -83,17 +83,18 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
     kept = {"system": "sidecar", "lead": 1e9}
     assert value(found, "top1", **kept) == before
     assert value(found, "changed", **kept) == 0
-    assert before <= value(found, "among_candidates", system="cross_encoder")
+    assert before <= value(found, "among_candidates", system="no_rerank")
     assert value(found, "median_ms", system="sidecar") > 0
     assert value(found, "declined") == 0
 
 
-def test_without_a_cross_encoder_the_baseline_is_named_so(measured, tmp_path: Path):
-    found = measured(write(tmp_path / "q.jsonl", QUERIES), cross_encoder=None, depth=2)
+@pytest.mark.parametrize(("reader", "system"), [(None, "no_rerank"), ("bundled", "cross_encoder")])
+def test_the_baseline_is_named_by_who_was_asked(measured, tmp_path: Path, reader, system):
+    found = measured(write(tmp_path / "q.jsonl", QUERIES), cross_encoder=reader, depth=2)
     systems = {one.case.get("system") for one in found.results}
-    assert systems == {None, "no_rerank", "sidecar"}
-    assert {one.case["peer"] for one in found.results if "peer" in one.case} == {"no_rerank"}
-    assert {one.case["reader"] for one in found.results} == {False}
+    assert systems == {None, system, "sidecar"}
+    assert {one.case["peer"] for one in found.results if "peer" in one.case} == {system}
+    assert {one.case["reader"] for one in found.results} == {reader is not None}
 
 
 @pytest.mark.parametrize(("tau", "told"), [(float("inf"), None), (1e6, 1e6)])
