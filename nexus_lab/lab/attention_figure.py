@@ -11,6 +11,7 @@ from nexus_lab.bench.attention import ROLES
 from nexus_lab.bench.base import ResultFile, ResultsError
 from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
 from nexus_lab.lab.heat import VIRIDIS, colour_at
+from nexus_lab.lab.named_path import named_path
 from nexus_lab.trace.text import count, number
 
 if TYPE_CHECKING:
@@ -134,12 +135,12 @@ class AttentionFigure(Drawing):
 
         Raises
         ------
-        ResultsError
-            When there is no attention in it.
+        ResultsError, PathRefused
+            When there is no attention in it, or no file can be called so.
         """
         path = isinstance(source, str | Path)
         if isinstance(source, str | Path):
-            looked, settings = read_looked(Path(source).expanduser())
+            looked, settings = read_looked(named_path(source))
         else:
             looked, settings = looked_of(source.figures), dict(source.settings)
         return cls(

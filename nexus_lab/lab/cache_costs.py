@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nexus_lab.bench.trajectories import TrajectoryError, read_trajectories
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.dry_session import dry_cost, forgetting_tokens, is_rewritten, of_live, of_trajectory
+from nexus_lab.lab.named_path import named_path
 from nexus_lab.lab.policy_form import chosen_policy
 from nexus_lab.lab.policy_knobs import Forgetting, PolicyCost, PolicyKnobs
 from nexus_lab.policy_text import parse_policy
@@ -48,10 +49,10 @@ class CostBook:
 
         Raises
         ------
-        TrajectoryError
-            When it holds none.
+        TrajectoryError, PathRefused
+            When it holds none, or no file can be called so.
         """
-        where = path.expanduser().absolute()
+        where = named_path(path).absolute()
         try:
             key = str(where), where.stat().st_mtime_ns
         except OSError as error:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nexus_lab.bench.base import ResultsError
 from nexus_lab.cache import TextMessage
 from nexus_lab.errors import NexusError
 from nexus_lab.lab.attention_figure import AttentionFigure
 from nexus_lab.lab.cache_costs import CostBook, TextRewritten
 from nexus_lab.lab.drawing import wire_of
 from nexus_lab.lab.fork import TurnLog, profile_changes
+from nexus_lab.lab.named_path import named_path
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.pareto import ParetoFront
 from nexus_lab.lab.policy_form import PolicyChoice, chosen_policy, explicit
@@ -230,12 +230,10 @@ class CacheWork(Panel):
 
     def _read(self, path: str, reader: Callable[[str], T]) -> T:
         """Return what `reader` makes of a file or folder, again only when that has changed."""
-        try:
-            where = Path(path).expanduser()
-            files = (where, *where.glob("*.json*")) if where.exists() else ()
-            newest = max((file.stat().st_mtime_ns for file in files), default=0)
-        except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such user, a null byte
-            raise ResultsError(f"{path} cannot be read: {error}", next_step="name another file") from error
+        where = named_path(path)
+        newest = max(
+            (file.stat().st_mtime_ns for file in (where, *where.glob("*.json*")) if file.exists()), default=0
+        )
         kept = self._files.get(reader.__name__)
         if kept is None or kept[0] != (path, newest):
             kept = self._files[reader.__name__] = (path, newest), reader(path)

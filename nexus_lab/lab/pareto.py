@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.lab.axes import axes, axis_for
 from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
+from nexus_lab.lab.named_path import named_path
 from nexus_lab.lab.pareto_points import points_of, read_priced
 from nexus_lab.lab.policy_form import OFFERED
 from nexus_lab.policy_text import PolicyTextError, parse_policy
@@ -73,11 +74,12 @@ class ParetoFront(Drawing):
 
         Raises
         ------
-        ResultsError, SweepError
-            When there are no policies in it, or its costs are at other prices than those asked for.
+        ResultsError, SweepError, PathRefused
+            When there are no policies in it, no file can be called so, or its costs are at other prices than
+            those asked for.
         """
         if isinstance(source, str | Path):
-            path = Path(source).expanduser()
+            path = named_path(source)
             points, priced = read_priced(path, prices)
             return cls(points, str(source), prices=priced, defaulted=prices is None and path.is_dir())
         if prices is not None and prices != source.prices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +18,11 @@ from nexus_lab.cache.costs import Prices
 from nexus_lab.errors import Decline, NexusError
 from nexus_lab.lab.attention_figure import AttentionFigure, Looked
 from nexus_lab.lab.axes import axis_for
+from nexus_lab.lab.cache_costs import CostBook
 from nexus_lab.lab.cache_work import CacheWork
 from nexus_lab.lab.drawing import aligned, html_of
 from nexus_lab.lab.dry_session import DryCost
+from nexus_lab.lab.named_path import PathRefused
 from nexus_lab.lab.pareto import ParetoFront
 from nexus_lab.lab.pareto_points import PolicyPoint, marked_front
 from nexus_lab.lab.policy_form import chosen_policy
@@ -143,7 +146,13 @@ def test_a_name_that_no_file_can_have_is_the_panel_s_problem(files_desk, name, d
     panel: CacheWork = files_desk.panels["cache"]
     told = json.dumps(panel.study(drawing, {drawing: name}))
     assert "dr-bad" in told
+    assert "cannot be read" in told
     assert "Next:" in told
+    for figure in (ParetoFront, AttentionFigure):
+        with pytest.raises(PathRefused):
+            figure.of(name)
+    with pytest.raises(PathRefused):
+        CostBook().talks(Path(name))
 
 
 def test_a_wrong_file_is_the_panel_s_problem(files_desk, tmp_path):
