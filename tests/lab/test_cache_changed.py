@@ -157,6 +157,17 @@ def test_nothing_of_a_conversation_is_shown_of_the_next(desk):
     assert "r-001" not in panel.tree().to_text()
 
 
+def test_an_eviction_behind_a_plan_is_told(desk):
+    asked(desk, "Say hello")
+    desk.driver.submit("new", desk.agent.new_conversation).get()  # the sequence stays warm
+    panel = asked(desk, "Say hello")
+    panel.plan_restore(1)
+    assert "since this was planned" not in panel.restores().to_text()
+    assert desk.driver.submit("evicting", desk.agent.live.runner.pool.evict_one).get()
+    ask(desk, "Say hello again")
+    assert "1 eviction since this was planned" in panel.restores().to_text()
+
+
 def test_behind_a_rewritten_text_no_branch_begins_and_no_plan_holds(desk):
     panel = asked(desk)
     panel.fork(panel.part()["fork_points"][1].end, {"keep_responses": 0})
