@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -107,7 +108,8 @@ class CacheSweep:
             for peer in peers:
                 if policy != peer:
                     results += self._against(policy, peer)
-        return [*results, *self.restores]
+        # A ratio to what cost nothing says nothing.
+        return [result for result in (*results, *self.restores) if math.isfinite(result.value)]
 
     @property
     def _dry(self) -> bool:

@@ -138,6 +138,8 @@ def test_figures_compare_what_both_went_through():
     assert lines["rolling_drop_repos"][1:3] == ["2", "0.5000"]
     assert lines["trim"][3] == "900"
     assert sweep.told().startswith("Means over the 1 conversations")
+    free = CacheSweep({"threads": 1}, rows, Prices(prefilled=0, decoded=0, attended=0))
+    assert free.figure_of("cost_ratio", "trim", "full") is None
     assert [trace.name for trace in sweep.figure().data] == ["full", "rolling_drop_repos", "trim"]
     assert len(sweep.to_frame()) == 6
 
