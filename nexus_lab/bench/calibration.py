@@ -25,7 +25,7 @@ from nexus_lab.bench.splice_grid import (
     TaskKind,
     compile_contexts,
 )
-from nexus_lab.bench.splice_inputs import live_prefix
+from nexus_lab.bench.splice_inputs import FORCED, choose_subjects, forced_tokens, live_prefix, read_cases
 from nexus_lab.bench.splice_report import SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
 from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.blocks import CompileContext
     from nexus_lab.bench.base import Result
     from nexus_lab.bench.trajectories import Trajectory
-    from nexus_lab.registry import ToolSpec
+    from nexus_lab.registry import Registry, ToolSpec
     from nexus_lab.splice import BlockContext
 
 __all__ = ["BUDGETS", "DEPTHS", "AgentCalibration", "agent_cases", "calibrate_agent"]
@@ -107,7 +107,10 @@ def calibrate_agent(
     model: str | Path = "bundled",
     *,
     system: str = SYSTEM_PROMPT,
-    cases: Sequence[SpliceCase] = SPLICE_CASES,
+    cases: Sequence[SpliceCase] = (),
+    registry: Registry | None = None,
+    calls: Path | None = None,
+    tools: int = 6,
     context: CompileContext = "system",
     strategy: str = "leading",
     depths: Sequence[int] = DEPTHS,
@@ -130,7 +133,11 @@ def calibrate_agent(
     system
         The agent's system prompt; blocks are compiled behind it.
     cases
-        Tools, requests and answers to measure with; lengths outside theirs are not covered afterwards.
+        Tools, requests and answers to measure with, in place of those of `registry` and `calls`; block
+        lengths outside theirs are not covered afterwards.
+    registry, calls, tools
+        Tools of a registry, in turn from every server and this many; JSON Lines of ``query``, ``gold_tool``
+        and ``gold_args`` have their requests and answers. By default a few tools of this room.
     context
         What blocks are compiled behind; see `nexus_lab.agent.blocks.block_recipes`.
     strategy
@@ -162,6 +169,7 @@ def calibrate_agent(
         raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
     conversations = _unseen(trajectories, context) if trajectories is not None else []
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
+        cases = cases or _chosen(engine, registry, calls, tools)
         behind = _context(engine, [case.tool for case in cases], system, context)
         plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
         live = [
@@ -210,6 +218,8 @@ def calibrate_agent(
     settings = {
         **facts,
         "system": system,
+        "registry": registry.name if registry is not None else None,
+        "calls": calls.name if calls is not None else None,
         "compiled_behind": context,
         "tools": [case.name for case in plan.cases],
         "prefixes": prefixes,
@@ -219,6 +229,16 @@ def calibrate_agent(
         "noise_floor": floor,
     }
     return AgentCalibration(replace(calibration, coverage=coverage), tuple(apart), settings)
+
+
+def _chosen(
+    engine: Engine, registry: Registry | None, calls: Path | None, n_tools: int
+) -> Sequence[SpliceCase]:
+    if registry is None and calls is None:
+        return SPLICE_CASES
+    real, own = read_cases(calls, registry) if calls is not None else ({}, [])
+    found = choose_subjects(engine, registry=registry, cases=real, tools=own, n_tools=n_tools)
+    return [subject.told for subject in found]
 
 
 def _unseen(path: Path, context: CompileContext) -> list[Trajectory]:
@@ -302,10 +322,13 @@ def _trial_case(engine: Engine, system: str, case: SpliceCase) -> TrialCase:
     transcript = Transcript(engine, system=system)
     transcript.open()
     block, *rest = transcript.user(tool_block(case.tool, "full"), case.request)
-    opening = engine.tokenize(call_opening(case.tool.name), special=False)
+    opening = call_opening(case.tool.name)
     return TrialCase(
         name=case.tool.name,
         block=block.tokens,
-        rest=(*join_tokens([*rest, *transcript.open_reply()]), *opening),
-        answer=tuple(engine.tokenize(case.answer.removeprefix(call_opening(case.tool.name)), special=False)),
+        rest=(
+            *join_tokens([*rest, *transcript.open_reply()]),
+            *engine.tokenize(opening, special=False),
+        ),
+        answer=tuple(forced_tokens(engine, case, case.answer.removeprefix(opening), at_least=FORCED)),
     )

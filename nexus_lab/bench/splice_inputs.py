@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_RANGE",
+    "FORCED",
     "Subject",
     "choose_subjects",
+    "forced_tokens",
     "live_prefix",
     "own_context",
     "read_cases",
@@ -38,7 +40,10 @@ __all__ = [
 BLOCK_RANGE = (64, 512)
 """Tokens that a block to measure has, from and to."""
 
-_FORCED, _MOST_FORCED = 32, 128
+FORCED = 32
+"""Tokens that a forced answer has at least."""
+
+_MOST_FORCED = 128
 _DISTRACTORS = 4
 _PREFIX_SEED = 11
 
@@ -58,12 +63,15 @@ class Subject:
     grammar
         Grammar of a call of this tool or of one of a few others, each under its own schema; empty when
         this tool's schema makes none.
+    told
+        Tool, request and answer that the tokens are of.
     """
 
     case: TrialCase
     server: str
     real: bool
     grammar: str
+    told: SpliceCase
 
 
 def read_cases(path: Path, registry: Registry | None) -> tuple[dict[str, SpliceCase], list[ToolSpec]]:
@@ -166,10 +174,10 @@ def choose_subjects(
     def fitting(tools: Iterable[ToolSpec], *, real: bool) -> Iterator[Subject]:
         for tool in _in_turn(tools):
             told = given[tool.name] if real else case_of(tool)
-            case = trial_case(engine, told, at_least=_FORCED)
+            case = trial_case(engine, told, at_least=FORCED)
             if BLOCK_RANGE[0] <= len(case.block) <= BLOCK_RANGE[1]:
                 grammar = call_grammar(tool, _distractors(tool, pool), told.request)
-                yield Subject(case, tool.server or "", real, grammar)
+                yield Subject(case, tool.server or "", real, grammar, told)
 
     called = fitting((tool for tool in pool if tool.name in given), real=True)
     others = fitting((tool for tool in pool if tool.name not in given), real=False)
@@ -216,13 +224,18 @@ def trial_case(engine: Engine, case: SpliceCase, *, at_least: int = 0) -> TrialC
     whole = engine.render_chat(asked, add_generation_prompt=True)
     # A template that folds the system turn into the user's has no rest of its own.
     rest = whole.removeprefix(block) if whole.startswith(block) else f"\n{case.request}\n"
-    answer = engine.tokenize(case.answer)
-    if len(answer) < at_least:
+    forced = forced_tokens(engine, case, case.answer, at_least=at_least)
+    return TrialCase(case.tool.name, *map(tuple, (engine.tokenize(block), engine.tokenize(rest), forced)))
+
+
+def forced_tokens(engine: Engine, case: SpliceCase, answer: str, *, at_least: int) -> list[int]:
+    """Return the tokens of a case's answer, or of what is left of it to force, as `trial_case` says."""
+    tokens = engine.tokenize(answer, special=False)
+    if len(tokens) < at_least:
         spoken = _spoken(case)
         repeats = 1 + at_least // max(1, len(engine.tokenize(spoken)))
-        answer = engine.tokenize(case.answer + spoken * repeats)[:at_least]
-    forced = answer[:_MOST_FORCED] if at_least else answer
-    return TrialCase(case.tool.name, *map(tuple, (engine.tokenize(block), engine.tokenize(rest), forced)))
+        tokens = engine.tokenize(answer + spoken * repeats, special=False)[:at_least]
+    return tokens[:_MOST_FORCED] if at_least else tokens
 
 
 def _spoken(case: SpliceCase) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from nexus_lab.errors import NexusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "Context",
@@ -24,7 +27,10 @@ __all__ = [
     "Workers",
     "listed",
     "numbers",
+    "shares",
 ]
+
+_Number = TypeVar("_Number", int, float)
 
 Flash = Annotated[bool, typer.Option("--flash-attention", help="Use flash attention.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
@@ -56,16 +62,34 @@ def listed(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers between commas.
+    """Return the whole numbers between commas.
 
     Raises
     ------
     NexusError
         When one is none.
     """
+    return _read(text, int, "256,512")
+
+
+def shares(text: str) -> list[float]:
+    """Return the fractions between commas, from 0 to 1.
+
+    Raises
+    ------
+    NexusError
+        When one is none.
+    """
+    found = _read(text, float, "0,0.25")
+    if not all(0 <= share <= 1 for share in found):
+        raise NexusError(f"{text!r} has a share beyond 0 to 1", next_step="write shares such as 0,0.25")
+    return found
+
+
+def _read(text: str, kind: Callable[[str], _Number], example: str) -> list[_Number]:
     try:
-        return [int(part) for part in listed(text)]
+        return [kind(part) for part in listed(text)]
     except ValueError as error:
         raise NexusError(
-            f"{text!r} is no list of numbers", next_step="write them with commas, such as 256,512"
+            f"{text!r} is no list of numbers", next_step=f"write them with commas, such as {example}"
         ) from error

@@ -21,6 +21,7 @@ from nexus_lab.cli._options import (
     Workers,
     listed,
     numbers,
+    shares,
 )
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import bar, told_when_stopped
@@ -99,7 +100,18 @@ def calibrate(
     model: Model = "bundled",
     context: Annotated[Context, typer.Option(help="What blocks are compiled behind.")] = Context.SYSTEM,
     strategy: Annotated[str, typer.Option(help="Repair: leading, carried, profile, trailing.")] = "leading",
+    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
+    cases: Annotated[
+        Path | None, typer.Option(help="JSON Lines of query, gold_tool, gold_args: the calls to force.")
+    ] = None,
+    tools: Annotated[int, typer.Option(min=1, help="Tools to measure with, of a registry.")] = 6,
     trajectories: Trajectories = None,
+    depths: Annotated[
+        str, typer.Option(help="Tokens before the block, with commas.")
+    ] = "64,256,512,1024,2048",
+    budgets: Annotated[
+        str, typer.Option(help="Shares of a block to try, with commas.")
+    ] = "0,0.1,0.25,0.5,0.75",
     prefixes: Annotated[int, typer.Option(help="Conversations for each tool; half are kept apart.")] = 10,
     workers: Workers = None,
     out: Annotated[
@@ -111,6 +123,7 @@ def calibrate(
 ) -> None:
     """Measure the bounds that the contract splice(bounded(EPSILON)) of the agent rests on."""
     from nexus_lab.bench.calibration import calibrate_agent
+    from nexus_lab.registry import load_registry
     from nexus_lab.splice import save_calibration
 
     with bar("calibrating") as tell:
@@ -118,7 +131,12 @@ def calibrate(
             model,
             context=context.value,
             strategy=strategy,
+            registry=load_registry(registry) if registry is not None else None,
+            calls=cases,
+            tools=tools,
             trajectories=trajectories,
+            depths=numbers(depths),
+            budgets=shares(budgets),
             prefixes=prefixes,
             workers=workers,
             flash_attention=flash_attention,

@@ -10,9 +10,11 @@ import pytest
 
 from nexus_lab.agent import SYSTEM_PROMPT
 from nexus_lab.agent.blocks import block_recipes
-from nexus_lab.bench.calibration import calibrate_agent
+from nexus_lab.bench.calibration import agent_cases, calibrate_agent
+from nexus_lab.bench.splice_inputs import FORCED
 from nexus_lab.bench.splice_tools import SPLICE_CASES
 from nexus_lab.engine import Engine
+from nexus_lab.registry import Registry
 from nexus_lab.splice import (
     Calibration,
     CalibrationError,
@@ -74,3 +76,32 @@ def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():
         with pytest.raises(CalibrationError) as caught:
             calibrate_agent(cases=SPLICE_CASES[:1], **options)
         assert caught.value.next_step
+
+
+def test_the_tools_of_a_registry_are_measured_with_answers_long_enough(
+    bundled_engine: Engine, tmp_path: Path
+):
+    tools = [case.tool for case in SPLICE_CASES[:2]]
+    row = {
+        "query": "Open an issue about the crash.",
+        "gold_tool": tools[0].name,
+        "gold_args": {"title": "The crash"},
+    }
+    calls = tmp_path / "calls.jsonl"
+    calls.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    with ThreadPoolExecutor(1) as executor:
+        found = calibrate_agent(
+            registry=Registry.of(tools, name="mine"),
+            calls=calls,
+            tools=1,
+            depths=(64,),
+            budgets=(0.0,),
+            prefixes=2,
+            quantile=0.5,
+            executor=executor,
+            work=tmp_path / "work",
+        )
+    assert found.settings["tools"] == [tools[0].name]
+    assert (found.settings["registry"], found.settings["calls"]) == ("mine", "calls.jsonl")
+    _, (case,) = agent_cases(bundled_engine, SYSTEM_PROMPT, SPLICE_CASES[:1])
+    assert len(case.answer) >= FORCED
