@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.bench.attention import ROLES
 from nexus_lab.bench.base import ResultFile, ResultsError
-from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
+from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, scroll, table
 from nexus_lab.lab.heat import VIRIDIS, colour_at
 from nexus_lab.lab.named_path import named_path
 from nexus_lab.trace.text import count, number
@@ -159,7 +159,7 @@ class AttentionFigure(Drawing):
             self._form() if self.live else None,
             note("bad", self.problem) if self.problem else None,
             el("p", self.words(), class_="small" if self.looked else "small muted"),
-            el("div", self._svg(), class_="scroll") if self.looked else None,
+            scroll(self._svg(), label="Attention, drawn") if self.looked else None,
             _key(self._most()) if self.looked else None,
             self._table() if self.looked else None,
             class_="dr",

@@ -31,6 +31,7 @@ __all__ = [
     "one_line",
     "op_mark",
     "pattern",
+    "scroll",
     "table",
     "wire_of",
 ]
@@ -181,7 +182,12 @@ def table(
         for row in rows
     )
     whole = el("table", el("thead", el("tr", *names)), el("tbody", *body), aria_label=label)
-    return el("div", whole, class_="scroll")
+    return scroll(whole, label=label)
+
+
+def scroll(child: Child, *, label: str) -> Element:
+    """Return a box that shows what does not fit by scrolling, with the keys as well."""
+    return el("div", child, class_="scroll", role="group", aria_label=label, tabindex=0)
 
 
 def one_line(text: str) -> str:

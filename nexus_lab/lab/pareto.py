@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.bench.base import ResultsError
 from nexus_lab.lab.axes import axes, axis_for
-from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, table
+from nexus_lab.lab.drawing import Drawing, aligned, el, note, one_line, scroll, table
 from nexus_lab.lab.named_path import named_path
 from nexus_lab.lab.pareto_points import points_of, read_priced
 from nexus_lab.lab.policy_form import OFFERED
@@ -102,7 +102,7 @@ class ParetoFront(Drawing):
             self._form() if self.live else None,
             note("bad", self.problem) if self.problem else None,
             el("p", self.words(), class_="small" if self.points else "small muted"),
-            el("div", self._svg(), class_="scroll") if self.points else None,
+            scroll(self._svg(), label="Front, drawn") if self.points else None,
             self._table() if self.points else None,
             class_="dr",
         )

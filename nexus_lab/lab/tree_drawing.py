@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, el, op_mark, pattern, table
+from nexus_lab.lab.drawing import OP_LETTERS, Drawing, aligned, el, op_mark, pattern, scroll, table
 from nexus_lab.lab.tree_shot import shoot, steps_of
 from nexus_lab.trace.text import count, plural
 
@@ -124,7 +124,7 @@ class TreeDrawing(Drawing):
         return el(
             "div",
             el("p", self.words(), class_="small"),
-            el("div", self._svg(drawn, gaps), class_="scroll"),
+            scroll(self._svg(drawn, gaps), label="Op tree, drawn"),
             el("p", f"{plural(hidden, 'node')} not drawn; the table has all of them.", class_="small muted")
             if hidden
             else None,
