@@ -237,9 +237,7 @@ class Executor:
                 logits = self._recompute_in_runs(before.state, runs, seq)
         if selection[-1] != len(state) - 1:
             logits = before.logits  # the newest token was not recomputed
-        done = before.schedule
-        for start, stop in ranges_of(op.selection):
-            done = done.then(DecodeKind.REPAIR, start, stop - start)
+        done = _repaired(before, op)
         rows = before.rows.placed(selection, None, None)
         return Outcome(Snapshot(target, state, rows, logits, done), op, selection, computed=selection)
 
@@ -249,16 +247,14 @@ class Executor:
         rest = np.arange(int(head[-1]) + 1, len(state))
         positions, rope = before.state.positions, self._engine.info.rope
         with self._rows.undo(seq, before, int(head[0])):
-            was, behind = (_in_order(self._rows.live(seq, positions[part], None)) for part in (head, rest))
+            was, behind = (self._rows.live(seq, positions[part], None).in_order() for part in (head, rest))
             self._engine.remove(seq, int(positions[head[0]]), -1)
             self._prefill(seq, before.state.tokens[head], "none", start=int(positions[head[0]]))
-            shift = seen_shift(_in_order(self._rows.live(seq, positions[head], None)), was, rope)
+            shift = seen_shift(self._rows.live(seq, positions[head], None).in_order(), was, rope)
             if shift is not None:
                 add_shift(behind, shift, rope)
             self._rows.restore(behind, seq)
-        done = before.schedule
-        for start, stop in ranges_of(op.selection):
-            done = done.then(DecodeKind.REPAIR, start, stop - start)
+        done = _repaired(before, op)
         changed = head if shift is None else np.concatenate([head, rest])
         # A later repos has to rotate the shifted rows as they stand: the file holds others.
         rows = before.rows.placed(changed, None, None, turns=np.where(changed > head[-1], 1, 0))
@@ -369,9 +365,12 @@ class Executor:
         return self._engine.prefill(seq, tokens, start=start, logits=logits, on_progress=self.on_progress)
 
 
-def _in_order(state: SequenceState) -> SequenceState:
-    """Return the rows in the order of their positions."""
-    return state.take(state.order())
+def _repaired(before: Snapshot, op: Repair) -> BatchSchedule:
+    """Return the schedule behind a repair, which computed each of its stretches."""
+    done = before.schedule
+    for start, stop in ranges_of(op.selection):
+        done = done.then(DecodeKind.REPAIR, start, stop - start)
+    return done
 
 
 def _unchanged(op: CacheOp, before: Snapshot, target: CacheProgram) -> Outcome:

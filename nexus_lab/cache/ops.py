@@ -14,6 +14,7 @@ import numpy as np
 from nexus_lab.errors import NexusError
 
 __all__ = [
+    "CARRY_MARK",
     "Append",
     "CacheOp",
     "Drop",
@@ -34,7 +35,7 @@ Range: TypeAlias = tuple[int, int]
 """Half-open range of logical token indices."""
 
 # Stands before the indices of a repair that carries; no index is negative.
-_CARRY = -1
+CARRY_MARK = -1
 _MAX_INDEX = 2**31 - 1
 
 
@@ -175,7 +176,7 @@ def encode_op(op: CacheOp) -> bytes:
             name = block_id.encode()
             return code + struct.pack("<qI", anchor, len(name)) + name + _array(tokens)
         case Repair(selection, carry):
-            return code + _array((_CARRY, *selection) if carry else selection)
+            return code + _array((CARRY_MARK, *selection) if carry else selection)
         case Drop(ranges):
             return code + _array(tuple(bound for item in ranges for bound in item))
         case Repos():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, Repair, Repos, Splice
+from nexus_lab.cache.ops import CARRY_MARK, Append, CacheOp, Drop, OpKind, Repair, Repos, Splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["decode_words", "encode_words", "n_operands"]
 
 _WORD = 4
-_CARRY = -1  # before the indices of a repair that carries
 _KINDS = tuple(OpKind)
 
 
@@ -67,7 +66,7 @@ def _operands(op: CacheOp, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
             padded = np.frombuffer(name + bytes(-len(name) % _WORD), "<i4").astype(np.int32)
             return np.concatenate([head, padded, tokens[: len(op.tokens)]])
         case Repair(selection, carry):
-            return np.array((_CARRY, *selection) if carry else selection, np.int32)
+            return np.array((CARRY_MARK, *selection) if carry else selection, np.int32)
         case Drop(ranges):
             return np.array(ranges, np.int32).reshape(-1)
         case Repos():
@@ -84,7 +83,7 @@ def _operation(kind: OpKind, operands: NDArray[np.int32]) -> CacheOp:
             name = operands[2 : 2 + n_words].astype("<i4").tobytes()[:size].decode()
             return Splice(name, tuple(operands[2 + n_words :].tolist()), anchor)
         case OpKind.REPAIR:
-            carry = operands[0] == _CARRY
+            carry = operands[0] == CARRY_MARK
             return Repair(tuple(operands[int(carry) :].tolist()), carry=bool(carry))
         case OpKind.DROP:
             return Drop(tuple((start, stop) for start, stop in operands.reshape(-1, 2).tolist()))

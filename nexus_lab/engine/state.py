@@ -169,6 +169,10 @@ class SequenceState:
             arena=arena,
         )
 
+    def in_order(self) -> SequenceState:
+        """Return a state of the same rows, in rising order of position."""
+        return self.take(self.order())
+
     def moved(
         self,
         new_positions: NDArray[np.int32],

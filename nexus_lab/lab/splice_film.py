@@ -228,8 +228,7 @@ def _carry(film: _Film, tail: int) -> None:
     shift = head_shift(engine, film.seq, film.block, n_past=film.n_past, n_head=film.plan.count)
     if shift is None:
         return
-    rows = engine.save_state(film.seq, start=tail)
-    rows = rows.take(rows.order())
+    rows = engine.save_state(film.seq, start=tail).in_order()
     add_shift(rows, shift, engine.info.rope)
     engine.remove(film.seq, tail, -1)
     engine.restore_state(rows, film.seq, append=True)

@@ -18,4 +18,4 @@ def head_shift(engine: Engine, seq: int, block: ToolBlock, *, n_past: int, n_hea
     """Return the common shift of a head, which was computed on `seq` from position `n_past` on."""
     live = engine.save_state(seq, start=n_past, stop=n_past + n_head)
     compiled = block.rows_at(engine, n_past, stop=n_head)
-    return seen_shift(live.take(live.order()), compiled, engine.info.rope)
+    return seen_shift(live.in_order(), compiled, engine.info.rope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,20 +118,13 @@ class Leading:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Leading):
     """Prefill the head of the block, and splice what follows with the shift that the head's keys showed.
 
     Behind a conversation, the keys of all tokens of a block move in part together. What the head's keys turn
     out to differ by from the compiled ones is added to the others, as far as one half of the head foretells
     it for the other; see `nexus_lab.engine.shift`.
-
-    Attributes
-    ----------
-    default_budget
-        Fraction recomputed when the caller names none.
     """
-
-    default_budget: float = 0.25
 
     @property
     def name(self) -> str:
@@ -141,15 +134,15 @@ class Carried:
     def plan(
         self,
         n_tokens: int,
-        n_past: int,  # noqa: ARG002
+        n_past: int,
         budget: float | None = None,
         *,
-        sensitivity: NDArray[np.float32] | None = None,  # noqa: ARG002
+        sensitivity: NDArray[np.float32] | None = None,
     ) -> RepairPlan:
         """Recompute the first ``ceil(budget * n_tokens)`` tokens; too short a head is merely leading."""
-        fraction = _checked(self.default_budget if budget is None else budget)
-        count = repair_count(n_tokens, fraction)
-        return _contiguous(RepairKind.CARRIED if count >= LEAST_HEAD else RepairKind.LEADING, n_tokens, count)
+        plan = Leading.plan(self, n_tokens, n_past, budget, sensitivity=sensitivity)
+        carries = plan.kind is RepairKind.LEADING and plan.count >= LEAST_HEAD
+        return replace(plan, kind=RepairKind.CARRIED) if carries else plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +302,7 @@ def _checked(budget: float) -> float:
 
 
 def _contiguous(kind: RepairKind, n_tokens: int, count: int) -> RepairPlan:
-    first = n_tokens - count if kind is RepairKind.TRAILING else 0
+    first = 0 if kind is RepairKind.LEADING else n_tokens - count
     return _selected(kind, n_tokens, tuple(range(first, first + count)))
 
 

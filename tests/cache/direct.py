@@ -99,3 +99,7 @@ class Blocks:
         tokens, _, rows = self._compiled[block_id]
         target = np.arange(position, position + len(tokens), dtype=np.int32)
         return rows.moved(target, self._engine.info.rope)
+
+
+def live_rows(runner, engine):
+    return rows_by_position(engine.save_state(runner.seq))
