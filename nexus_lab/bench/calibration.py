@@ -197,6 +197,7 @@ def calibrate_agent(
             depths=plan.depths,
             repairs=tuple(Repair.parse(f"{strategy}:{budget}") for budget in budgets),
             contexts=(_SWEPT[context],),
+            continuation=False,
             own=behind,
             ending=ending,
             system=system,

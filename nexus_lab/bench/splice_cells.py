@@ -186,11 +186,12 @@ class Cell:
 
     def _open(self, first: NDArray[np.float32], *, decisions: bool) -> None:
         """Decode what the reference says, and decides, by itself."""
-        said = self._engine.generate(self._seq, first, max_tokens=_GREEDY, decode_last=False)
-        self._continuation = said.tokens
-        # The end of the turn is a choice of the model like any other token.
-        self._greedy_n = len(said.tokens) + (said.stop_reason is StopReason.EOG)
-        self._engine.remove(self._seq, self._depth + len(self._case.block) + len(self._case.rest), -1)
+        if self._task.continuation:
+            said = self._engine.generate(self._seq, first, max_tokens=_GREEDY, decode_last=False)
+            self._continuation = said.tokens
+            # The end of the turn is a choice of the model like any other token.
+            self._greedy_n = len(said.tokens) + (said.stop_reason is StopReason.EOG)
+            self._engine.remove(self._seq, self._depth + len(self._case.block) + len(self._case.rest), -1)
         if decisions:
             self._decision = settled_decision(self._engine, self._seq, first, self._task.grammar)
 

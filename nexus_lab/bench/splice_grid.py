@@ -247,6 +247,8 @@ class SpliceTask:
         Grammar of that call; empty when there is none.
     attention
         Compare attention rows as well.
+    continuation
+        Compare what the model would say next by itself as well.
     repeats
         Rounds of the clock.
     system
@@ -270,6 +272,7 @@ class SpliceTask:
     decisions: tuple[Repair, ...] = ()
     grammar: str = ""
     attention: bool = False
+    continuation: bool = True
     repeats: int = 1
     system: str = SYSTEM_PROMPT
     own: BlockContext | None = None
