@@ -153,7 +153,8 @@ class Splicer:
             raise NexusError(f"{profile.schema_mode} does not splice", next_step="choose a splice mode")
         preceding = conversation.tokens if conversation.is_plain else None
         anchored = is_anchored(self._engine, block, n_past=n_past, preceding=preceding)
-        choice = choose_for(self._engine, block, contract, n_past, anchored=anchored)
+        whole = bool(conversation.runner.snapshot.state.active.all())
+        choice = choose_for(self._engine, block, contract, n_past, anchored=anchored, whole=whole)
         return choice, anchored
 
     def _splice(

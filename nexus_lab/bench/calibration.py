@@ -16,7 +16,8 @@ from nexus_lab.agent import SYSTEM_PROMPT
 from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
-from nexus_lab.bench.base import ResultFile, proportion
+from nexus_lab.bench.base import ResultFile
+from nexus_lab.bench.clusters import cluster_mean, cluster_share
 from nexus_lab.bench.splice_grid import (
     OWN_CONTEXT,
     EngineSettings,
@@ -34,6 +35,7 @@ from nexus_lab.bench.trajectories import read_trajectories, trajectory_messages
 from nexus_lab.engine import Engine
 from nexus_lab.paths import cache_dir
 from nexus_lab.splice import (
+    PREFILL,
     Calibration,
     CalibrationError,
     CalibrationSample,
@@ -94,12 +96,15 @@ class AgentCalibration:
         for row in self.calibration.coverage:
             floors = row.epsilon / self.calibration.noise_floor
             case = {"epsilon": row.epsilon, "noise_floors": round(floors, 2)}
+            outcomes = [self.calibration.outcome(sample, row.epsilon) for sample in self.apart]
+            held, shares = zip(*outcomes, strict=True)
+            tools = [sample.tool for sample in self.apart]
+            prefilled = [share == PREFILL for share in shares]
             found += [
-                proportion(row.covered, row.n, case=case, metric="coverage"),
-                proportion(row.prefilled, row.n, case=case, metric="prefilled"),
+                cluster_share(held, tools, case=case, metric="coverage"),
+                cluster_share(prefilled, tools, case=case, metric="prefilled"),
+                cluster_mean(shares, tools, case=case, metric="recomputed"),
             ]
-            shares = replace(found[-1], metric="recomputed", value=row.recomputed, low=None, high=None)
-            found.append(shares)
         return ResultFile.now("eval calibrate", found, settings=self.settings, threads=1)
 
 
@@ -147,8 +152,8 @@ def calibrate_agent(
     prefixes
         Conversations for each tool, an even number; every other one is kept apart.
     trajectories
-        JSON Lines of real conversations; by default sample conversations. Those that the blocks are compiled
-        behind are left out.
+        JSON Lines of real conversations, at least two; by default sample conversations. Those that the blocks
+        are compiled behind are left out, and every other one of the rest is kept apart.
     quantile
         Share of further conversations that is to stay under a bound.
     executor, workers, work, on_progress
@@ -167,13 +172,15 @@ def calibrate_agent(
     """
     if prefixes % 2 or not prefixes:
         raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
-    conversations = _unseen(trajectories, context) if trajectories is not None else []
+    halves = _halves(trajectories, context) if trajectories is not None else ([], [])
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
         cases = cases or _chosen(engine, registry, calls, tools)
         behind = _context(engine, [case.tool for case in cases], system, context)
         plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
+        # Sample conversations have numbers of their own; of real ones, both halves begin with their first.
+        step = 2 if trajectories is not None else 1
         live = [
-            live_prefix(engine, conversations, number, plan.depths[-1], system=system)
+            live_prefix(engine, halves[number % 2], number // step, plan.depths[-1], system=system)
             for number in range(len(plan.cases) * prefixes)
         ]
         ending = message_ending(engine)
@@ -242,19 +249,21 @@ def _chosen(
     return [subject.told for subject in found]
 
 
-def _unseen(path: Path, context: CompileContext) -> list[Trajectory]:
-    """Return the conversations of a file that the blocks were not compiled behind."""
+def _halves(path: Path, context: CompileContext) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Return a file's conversations that the blocks were not compiled behind, in two halves.
+
+    A stretch of a short conversation goes on with the next one, which is of the same half.
+    """
     found = read_trajectories(path)
-    if context != "typical":
-        return found
-    compiled = set(map(repr, kept_conversations()))
-    unseen = [each for each in found if repr(tuple(trajectory_messages(each))) not in compiled]
-    if not unseen:
+    if context == "typical":
+        compiled = set(map(repr, kept_conversations()))
+        found = [each for each in found if repr(tuple(trajectory_messages(each))) not in compiled]
+    if len(found) < 2:  # noqa: PLR2004 - one for each half
         raise CalibrationError(
-            f"the blocks are compiled behind every conversation of {path}",
-            next_step="give conversations that they are not compiled behind",
+            f"conversations of {path} that the blocks are not compiled behind: {len(found)}",
+            next_step="give at least two: one half gives the bounds, and the other tells how they hold",
         )
-    return unseen
+    return found[::2], found[1::2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +320,12 @@ def agent_cases(
 
 def _samples(rows: Sequence[dict[str, Any]]) -> list[CalibrationSample]:
     found: dict[int, dict[float, float]] = defaultdict(dict)
-    n_tokens = 0
+    n_tokens, tool = 0, ""
     for row in rows:
         if row["kind"] == TaskKind.CELLS:
-            n_tokens = row["n_tokens"]
+            n_tokens, tool = row["n_tokens"], row["tool"]
             found[row["depth"]][float(row["budget"])] = row["dkl_mean"]
-    return [CalibrationSample(depth, n_tokens, dkl) for depth, dkl in sorted(found.items())]
+    return [CalibrationSample(depth, n_tokens, dkl, tool) for depth, dkl in sorted(found.items())]
 
 
 def _trial_case(engine: Engine, system: str, case: SpliceCase) -> TrialCase:

@@ -21,6 +21,7 @@ from nexus_lab.splice.base import (
 from nexus_lab.splice.blocks import ToolBlock
 from nexus_lab.splice.building import BlockRecipe, BuildReport, QuotaTooSmall, build_blocks
 from nexus_lab.splice.calibration import (
+    PREFILL,
     Calibration,
     CalibrationCell,
     CalibrationError,
@@ -100,6 +101,7 @@ __all__ = [
     "CURVE",
     "DEFAULT_QUOTA",
     "OWN_TOKENS",
+    "PREFILL",
     "SYSTEM_PROMPT",
     "TYPICAL_CONTEXTS",
     "TYPICAL_TOKENS",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
+    "PREFILL",
     "Calibration",
     "CalibrationCell",
     "CalibrationError",
@@ -26,6 +27,9 @@ __all__ = [
     "load_calibration",
     "save_calibration",
 ]
+
+PREFILL = 1.0
+"""The share of a block that a prefill computes."""
 
 _VERSION = 1
 _MOST_TOKENS = 2**31
@@ -95,11 +99,14 @@ class CalibrationSample:
         Length of the block.
     dkl
         Mean D_KL over a forced answer, in nats, by repair budget.
+    tool
+        Name of the block's tool.
     """
 
     depth: int
     n_tokens: int
     dkl: Mapping[float, float]
+    tool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,17 +200,19 @@ class Calibration:
 
     def covered(self, samples: Sequence[CalibrationSample], epsilon: float) -> Coverage:
         """Hold the bound `epsilon` to samples that had no part in the calibration."""
-        held, prefilled, recomputed = 0, 0, 0.0
-        for sample in samples:
-            budget = self.budget_for(epsilon, n_tokens=sample.n_tokens, n_past=sample.depth)
-            if isinstance(budget, Decline):
-                prefilled += 1
-                held += 1
-                recomputed += 1.0
-            else:
-                held += sample.dkl[budget] <= epsilon
-                recomputed += budget
-        return Coverage(epsilon, len(samples), held, prefilled, recomputed / len(samples))
+        held, shares = zip(*(self.outcome(sample, epsilon) for sample in samples), strict=True)
+        n = len(samples)
+        return Coverage(epsilon, n, sum(held), shares.count(PREFILL), sum(shares) / n)
+
+    def outcome(self, sample: CalibrationSample, epsilon: float) -> tuple[bool, float]:
+        """Return whether the bound `epsilon` holds for a sample, and what share of its block is computed.
+
+        The share is `PREFILL` where nothing less is covered.
+        """
+        budget = self.budget_for(epsilon, n_tokens=sample.n_tokens, n_past=sample.depth)
+        if isinstance(budget, Decline):
+            return True, PREFILL
+        return sample.dkl[budget] <= epsilon, budget
 
     @property
     def depths(self) -> tuple[int, ...]:

@@ -144,6 +144,7 @@ def choose(
     anchored: bool,
     calibration: Calibration | None = None,
     sensitivity: NDArray[np.float32] | None = None,
+    whole: bool = True,
 ) -> Choice:
     """Turn a contract into a repair plan for one block at one depth.
 
@@ -159,6 +160,9 @@ def choose(
         Measured bounds for this model and this block's compile context.
     sensitivity
         The block's profile, float32 [n_tokens], if it has one.
+    whole
+        Whether every token before the block is still attended; bounds are measured behind such
+        conversations alone.
     """
     if isinstance(contract, Paper):
         return Choice(Trailing(contract.k, contract.m, contract.r_base).plan(n_tokens, n_past))
@@ -169,6 +173,9 @@ def choose(
     if isinstance(contract, Exact):
         reason = "the preceding tokens are not those the block was compiled behind"
         return Choice(Full().plan(n_tokens, n_past), Decline("not_anchored", reason))
+    if not whole:
+        reason = "tokens before the block are dropped, and bounds are measured behind whole conversations"
+        return Choice(Full().plan(n_tokens, n_past), Decline("outside_calibration", reason))
     return _bounded(contract, n_tokens, n_past, calibration, sensitivity)
 
 

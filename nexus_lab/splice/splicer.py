@@ -163,6 +163,7 @@ def choose_for(
     calibration: Calibration | None = None,
     *,
     anchored: bool,
+    whole: bool = True,
 ) -> Choice:
     """Turn a contract into a repair plan for `block` at position `n_past` of `engine`.
 
@@ -172,6 +173,8 @@ def choose_for(
         Measured bounds for ``bounded``; by default those stored for this model and compile context.
     anchored
         As `is_anchored` says.
+    whole
+        Whether every token before the block is still attended.
     """
     if isinstance(contract, Bounded) and calibration is None and not anchored:
         calibration = load_calibration(
@@ -184,6 +187,7 @@ def choose_for(
         anchored=anchored,
         calibration=calibration,
         sensitivity=block.sensitivity,
+        whole=whole,
     )
 
 

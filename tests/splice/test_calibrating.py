@@ -13,6 +13,7 @@ from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.bench.calibration import agent_cases, calibrate_agent
 from nexus_lab.bench.splice_inputs import FORCED
 from nexus_lab.bench.splice_tools import SPLICE_CASES
+from nexus_lab.bench.sweep import JOURNAL
 from nexus_lab.engine import Engine
 from nexus_lab.registry import Registry
 from nexus_lab.splice import (
@@ -67,8 +68,42 @@ def test_conversations_that_blocks_are_compiled_behind_calibrate_nothing(tmp_pat
     path = tmp_path / "talks.jsonl"
     path.write_text(json.dumps(talk))
     keep_conversations([talk["messages"]])
-    with pytest.raises(CalibrationError, match="compiled behind every conversation"):
+    with pytest.raises(CalibrationError, match="not compiled behind: 0"):
         calibrate_agent(cases=SPLICE_CASES[:1], context="typical", trajectories=path, prefixes=2)
+
+
+def test_one_conversation_cannot_both_give_the_bounds_and_hold_them(tmp_path: Path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "Where is my bag?"}]}))
+    with pytest.raises(CalibrationError, match="not compiled behind: 1"):
+        calibrate_agent(cases=SPLICE_CASES[:1], trajectories=path, prefixes=2)
+
+
+def test_no_conversation_is_in_both_halves(tmp_path: Path):
+    path = tmp_path / "talks.jsonl"
+    talks = [
+        {"id": name, "messages": [{"role": "user", "content": f"I am {name}, and my bag is lost."}]}
+        for name in ("Ann", "Ben", "Cid", "Dot", "Eve")
+    ]
+    path.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    with ThreadPoolExecutor(1) as executor:
+        found = calibrate_agent(
+            cases=SPLICE_CASES[:1],
+            trajectories=path,
+            depths=(64,),
+            budgets=(0.0,),
+            prefixes=4,
+            quantile=0.5,
+            executor=executor,
+            work=tmp_path / "work",
+        )
+    # What a stretch begins with: the halves' first conversations, then their second ones.
+    begun = [
+        json.loads(line)["rows"][0]["prefix"]
+        for line in (tmp_path / "work" / JOURNAL).read_text().splitlines()
+    ]
+    assert sorted(begun) == ["Ann@0", "Ben@0", "Cid@0", "Dot@0"]
+    assert len(found.apart) == 2
 
 
 def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():

@@ -125,6 +125,18 @@ def test_bounded_without_a_calibration_prefills_and_says_so():
     assert choose(Bounded(1.0), n_tokens=200, n_past=512, anchored=True).plan.count == 0
 
 
+def test_a_bound_does_not_speak_of_conversations_with_dropped_tokens():
+    where = {"n_tokens": 200, "n_past": 512, "calibration": _calibration()}
+    whole = choose(Bounded(1.0), anchored=False, **where)
+    assert whole.plan.count < 200
+    edited = choose(Bounded(1.0), anchored=False, whole=False, **where)
+    assert edited.plan.count == 200
+    assert edited.declined is not None
+    assert edited.declined.code == "outside_calibration"
+    assert "dropped" in edited.declined.reason
+    assert choose(Bounded(1.0), anchored=True, whole=False, **where).plan.count == 0
+
+
 def test_the_upper_value_is_one_that_a_further_sample_stays_under():
     cell = CalibrationCell.from_samples(256, 0.25, [value / 100 for value in range(39, 0, -1)], 0.95)
     assert (cell.dkl_upper, cell.n) == (0.38, 39)
