@@ -11,6 +11,7 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.arguments import (
     ArgumentsError,
     ArgumentsRejected,
+    CutOff,
     MissingValues,
     ProjectionKind,
     parse_arguments,
@@ -20,7 +21,7 @@ from nexus_lab.arguments import (
     validate,
 )
 from nexus_lab.cache import Append
-from nexus_lab.engine import GrammarMask, SamplerSettings
+from nexus_lab.engine import GrammarMask, SamplerSettings, StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from nexus_lab.registry import ToolSpec
     from nexus_lab.settings import Profile
 
-__all__ = ["CallWriter", "Written", "call_opening", "tool_block"]
+__all__ = ["CallWriter", "Written", "call_opening", "complaint", "tool_block"]
 
 _ATTEMPTS = 2
 
@@ -74,6 +75,15 @@ def call_opening(tool: str) -> str:
     return f'{{"name": {json.dumps(tool)}, "arguments": '
 
 
+def complaint(problem: ArgumentsError, spec: ToolSpec) -> str:
+    """Return the user turn that asks for a call of `spec` again, and says what was wrong with it."""
+    if isinstance(problem, ArgumentsRejected):
+        return repair_message(problem.violations, tool=spec)
+    if isinstance(problem, CutOff):
+        return f"{problem.problem}. Write it again, shorter."
+    return problem.problem
+
+
 class CallWriter:
     """Writes calls with one engine, under a grammar made for each request.
 
@@ -105,9 +115,10 @@ class CallWriter:
         history: Sequence[Mapping[str, Any]] = (),
         on_token: Callable[[str], None] | None = None,
     ) -> Written:
-        """Let the model write the call at the cursor; a call that breaks the schema is tried once more.
+        """Let the model write the call at the cursor; one that breaks the schema or off is tried once more.
 
-        The retry sees the first call and what is wrong with it.
+        The retry sees the first call and what is wrong with it; there is none where the context has no room
+        for another call.
 
         Parameters
         ----------
@@ -131,18 +142,20 @@ class CallWriter:
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
             with self._emitter.span(EventKind.ARGUMENTS, spec.name, attempt=attempt + 1) as span:
-                text, first, count = self._attempt(conversation, spec, plan, profile, on_token)
-                ttft_s = first - began if ttft_s is None else ttft_s
-                n_generated += count
-                arguments, problem = _read(text, spec)
+                call = self._attempt(conversation, spec, plan, profile, on_token)
+                ttft_s = call.first - began if ttft_s is None else ttft_s
+                n_generated += call.n_tokens
+                arguments, problem = _read(call, spec, profile)
                 violations = problem.violations if isinstance(problem, ArgumentsRejected) else ()
                 span.set(valid=problem is None, violations=len(violations))
-                span.set_contents(text=text)
+                span.set_contents(text=call.text)
             # What the conversation settles would come out the same again.
             if problem is None or attempt + 1 == _ATTEMPTS or plan.settled is not None:
                 break
-            complaint = repair_message(violations, tool=spec) if violations else problem.problem
-            conversation.append("user", conversation.transcript.user(complaint))
+            again = complaint(problem, spec)
+            if isinstance(problem, CutOff) and not self._has_room(conversation, again, profile):
+                break
+            conversation.append("user", conversation.transcript.user(again))
         return Written(
             arguments=arguments,
             violations=tuple(map(str, violations)),
@@ -158,8 +171,8 @@ class CallWriter:
         plan: GrammarPlan,
         profile: Profile,
         on_token: Callable[[str], None] | None,
-    ) -> tuple[str, float, int]:
-        """Write one call; returns the arguments' text, the clock at the first token, and tokens generated."""
+    ) -> _Call:
+        """Write one call."""
         tell = on_token or (lambda _piece: None)
         opening = call_opening(spec.name)
         if plan.settled is not None:
@@ -168,7 +181,7 @@ class CallWriter:
             first = time.perf_counter()
             tell(text)
             conversation.close_reply(text, calls=True)
-            return plan.settled, first, 0
+            return _Call(plan.settled, first)
         mask = GrammarMask(self._engine, plan.grammar)
         conversation.step(Append(tuple(self._engine.tokenize(opening, special=False))), note="call opened")
         tell(opening)
@@ -180,10 +193,27 @@ class CallWriter:
             sampler=SamplerSettings(temperature=profile.temperature, seed=profile.seed),
             on_token=on_token,
         )
+        if generation.stop_reason is StopReason.CONTEXT_FULL:
+            raise CutOff(
+                "the context is full, so that the call breaks off",
+                next_step="start a new conversation, choose a policy that drops old results, "
+                "or load the model with a larger n_ctx",
+            )
         conversation.step(Append(tuple(self._engine.tokenize("}", special=False))), note="call closed")
         tell("}")
         conversation.close_reply(f"{opening}{generation.text}}}", calls=True)
-        return generation.text, opened + generation.ttft_s, len(generation.tokens)
+        return _Call(
+            generation.text,
+            opened + generation.ttft_s,
+            len(generation.tokens),
+            at_limit=generation.stop_reason is StopReason.MAX_TOKENS,
+        )
+
+    def _has_room(self, conversation: Conversation, more: str, profile: Profile) -> bool:
+        """Whether a text and the longest call fit behind what is active."""
+        n_active = conversation.runner.snapshot.state.n_active
+        n_more = len(self._engine.tokenize(more, special=False))
+        return n_active + n_more + profile.max_tokens <= self._engine.n_ctx
 
     def _report(self, spec: ToolSpec, plan: GrammarPlan) -> None:
         """Tell once per tool what its schema lost to the grammar; what a request narrows is not a loss."""
@@ -200,12 +230,33 @@ class CallWriter:
             )
 
 
-def _read(text: str, spec: ToolSpec) -> tuple[dict[str, Any] | None, ArgumentsError | None]:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one attempt wrote: the arguments' text, the clock at its first token, the tokens generated."""
+
+    text: str
+    first: float
+    n_tokens: int = 0
+    at_limit: bool = False
+
+
+def _read(
+    call: _Call, spec: ToolSpec, profile: Profile
+) -> tuple[dict[str, Any] | None, ArgumentsError | None]:
     try:
-        arguments = parse_arguments(text)
+        arguments = parse_arguments(call.text)
+    except CutOff as error:
+        return None, _over_limit(profile) if call.at_limit else error
     except ArgumentsError as error:
         return None, error
     violations: list[Violation] = validate(arguments, spec.input_schema)
     if violations:
         return arguments, ArgumentsRejected(tuple(violations), tool=spec.name)
     return arguments, None
+
+
+def _over_limit(profile: Profile) -> CutOff:
+    return CutOff(
+        f"the call was cut off after {profile.max_tokens} tokens, the most that it may take",
+        next_step="ask for less, or give a profile more max_tokens",
+    )

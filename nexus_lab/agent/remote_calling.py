@@ -14,16 +14,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import EventKind
-from nexus_lab.agent.calling import Written, call_opening, tool_block
+from nexus_lab.agent.calling import Written, call_opening, complaint, tool_block
 from nexus_lab.agent.remote_asking import CallForm
 from nexus_lab.arguments import (
     ArgumentsError,
     ArgumentsRejected,
+    CutOff,
     MissingValues,
     NotJson,
+    breaks_off,
     ground,
     parse_arguments,
-    repair_message,
     tool_text,
     validate,
 )
@@ -241,7 +242,7 @@ class RemoteCalls:
             self._asker.ignored()
         arguments, problem = wanted.checked(text)
         if isinstance(problem, NotJson) and reply.stop_reason == "length":
-            problem = NotJson("the arguments break off: no more tokens were allowed", next_step=_ALLOW_MORE)
+            problem = CutOff("the arguments break off: no more tokens were allowed", next_step=_ALLOW_MORE)
         return text, arguments, problem
 
 
@@ -319,8 +320,7 @@ class _Wanted:
 
     def complaint(self, problem: ArgumentsError) -> str:
         """Return the message that asks for the call again."""
-        violations = _violations(problem)
-        return repair_message(violations, tool=self.spec) if violations else problem.problem
+        return complaint(problem, self.spec)
 
     def _prompt(self) -> str:
         lines = [f"{tool_block(self.spec, self.schema_mode)}{self.request}", ""]
@@ -397,7 +397,7 @@ def _json_in(text: str) -> str:
         try:
             _, stop = json.JSONDecoder().raw_decode(text, start)
         except json.JSONDecodeError as error:
-            if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+            if breaks_off(error):
                 return text[start:]  # it breaks off; what is whole in it is not the call
         except (ValueError, RecursionError):
             return text[start:]

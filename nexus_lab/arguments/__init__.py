@@ -11,6 +11,7 @@ from nexus_lab._lazy import lazy_names
 from nexus_lab.arguments.base import (
     ArgumentsError,
     ArgumentsRejected,
+    CutOff,
     DuplicateArgument,
     GrammarPlan,
     MissingValues,
@@ -22,7 +23,7 @@ from nexus_lab.arguments.base import (
     TokenMask,
     Violation,
 )
-from nexus_lab.arguments.check import parse_arguments, require_valid, validate
+from nexus_lab.arguments.check import breaks_off, parse_arguments, require_valid, validate
 from nexus_lab.arguments.grammar import build_grammar
 from nexus_lab.arguments.grounding import Grounding, ground, plan_call
 from nexus_lab.arguments.prompt import repair_message, tool_text
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentsError",
     "ArgumentsRejected",
+    "CutOff",
     "DuplicateArgument",
     "GrammarPlan",
     "Grounding",
@@ -46,6 +48,7 @@ __all__ = [
     "ToolNameTrie",
     "TrieMask",
     "Violation",
+    "breaks_off",
     "build_grammar",
     "ground",
     "parse_arguments",

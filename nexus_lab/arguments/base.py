@@ -12,6 +12,7 @@ from nexus_lab.registry import neutralise
 __all__ = [
     "ArgumentsError",
     "ArgumentsRejected",
+    "CutOff",
     "DuplicateArgument",
     "GrammarPlan",
     "MissingValues",
@@ -37,6 +38,10 @@ class SchemaUnusable(ArgumentsError):
 
 class NotJson(ArgumentsError):
     """The text is not JSON, or stops before its end."""
+
+
+class CutOff(NotJson):
+    """The text stops before its end."""
 
 
 class NotAnObject(ArgumentsError):

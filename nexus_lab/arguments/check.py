@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.base import (
     ArgumentsRejected,
+    CutOff,
     DuplicateArgument,
     NotAnObject,
     NotJson,
@@ -21,10 +22,19 @@ if TYPE_CHECKING:
 
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["parse_arguments", "require_valid", "validate"]
+__all__ = ["breaks_off", "parse_arguments", "require_valid", "validate"]
 
 _SHOWN = 80
 _MOST = 20
+# What stands from where the reader stopped to the end, by what it says, in a text that only lacks its end:
+# the beginning of a word or a number, of an escape, of a number's next part; or nothing.
+_BEGUN = {
+    "Unterminated string": r"(?s:.*)",
+    "Invalid \\uXXXX escape": r"\\?u[0-9A-Fa-f]{0,4}",
+    "Expecting value": r"\s*|t|tr|tru|f|fa|fal|fals|n|nu|nul|-",
+    "Expecting ',' delimiter": r"\s*|(?<=\d)(?:\.|[eE][+-]?)",
+    "Expecting": r"\s*",
+}
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -32,8 +42,10 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
     Raises
     ------
+    CutOff
+        When it breaks off.
     NotJson
-        When it is not JSON or breaks off; with the position.
+        When it is not JSON; with the position.
     NotAnObject
         When it is another JSON value.
     DuplicateArgument
@@ -42,11 +54,13 @@ def parse_arguments(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        broken = error.pos >= len(text.rstrip())
-        what = "break off" if broken else "are not JSON"
+        if breaks_off(error):
+            raise CutOff(
+                f"the arguments break off at character {len(text)}", next_step="allow more tokens"
+            ) from error
         raise NotJson(
-            f"the arguments {what}: {error.msg} at character {error.pos}",
-            next_step="allow more tokens" if broken else "write one JSON object",
+            f"the arguments are not JSON: {error.msg} at character {error.pos}",
+            next_step="write one JSON object",
         ) from error
     except RecursionError:
         raise NotJson("the arguments are nested too deeply", next_step="write one JSON object") from None
@@ -57,6 +71,12 @@ def parse_arguments(text: str) -> dict[str, Any]:
             f"the arguments are a {type(value).__name__}, not an object", next_step="write one JSON object"
         )
     return value
+
+
+def breaks_off(error: json.JSONDecodeError) -> bool:
+    """Whether the text that could not be read is JSON as far as it goes, and only lacks its end."""
+    rest = next((rest for said, rest in _BEGUN.items() if error.msg.startswith(said)), None)
+    return rest is not None and re.compile(rest).fullmatch(error.doc, error.pos) is not None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

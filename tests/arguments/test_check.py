@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nexus_lab.arguments import (
     ArgumentsRejected,
+    CutOff,
     DuplicateArgument,
     NotAnObject,
     NotJson,
@@ -31,6 +35,15 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    scalars | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.text(max_size=3), values, max_size=3)
+
+
 def test_an_object_is_read_as_it_is():
     assert parse_arguments(' {"a": [1, 2.5, "é", null, true]} ') == {"a": [1, 2.5, "é", None, True]}
 
@@ -38,9 +51,18 @@ def test_an_object_is_read_as_it_is():
 @pytest.mark.parametrize(
     ("text", "error", "part"),
     [
-        ('{"a": ', NotJson, "break off"),
-        ("", NotJson, "break off"),
-        ('{"a": 1} x', NotJson, "character 9"),
+        ("", CutOff, "break off at character 0"),
+        ('{"a": ', CutOff, "break off at character 6"),
+        ('{"a": "x', CutOff, "break off at character 8"),
+        ('{"a": "x\\u00', CutOff, "break off at character 12"),
+        ('{"a": [1, -', CutOff, "break off at character 11"),
+        ('{"a": 1.5e', CutOff, "break off at character 10"),
+        ('{"a": fals', CutOff, "break off at character 10"),
+        ('{"a": 1} n', NotJson, "Extra data at character 9"),
+        ('{"a": "x\n', NotJson, "control character"),
+        ('{"a": "\\q', NotJson, "character 7"),
+        ('{"a": tx', NotJson, "character 6"),
+        ('{"a": 1 "b', NotJson, "character 8"),
         ("{'a': 1}", NotJson, "character 1"),
         ('{"a": NaN}', NotJson, "NaN"),
         ('{"a": 1e999}', NotJson, "too large"),
@@ -52,8 +74,19 @@ def test_an_object_is_read_as_it_is():
     ],
 )
 def test_what_is_no_object_is_a_typed_error(text: str, error: type[Exception], part: str):
-    with pytest.raises(error, match=part):
+    with pytest.raises(error, match=part) as caught:
         parse_arguments(text)
+    assert type(caught.value) is error
+    if error is CutOff:
+        assert caught.value.next_step == "allow more tokens"
+
+
+@given(objects, st.sampled_from([{}, {"indent": 1}, {"ensure_ascii": False}]))
+def test_whatever_is_cut_says_so_wherever_that_is(value: dict[str, Any], form: dict[str, Any]):
+    text = json.dumps(value, **form)
+    for stop in range(len(text)):
+        with pytest.raises(CutOff):
+            parse_arguments(text[:stop])
 
 
 def test_valid_arguments_have_no_violations():
