@@ -20,13 +20,15 @@ def grammar_text(schema: dict[str, Any]) -> str:
     """Return the grammar of `schema` as text that llguidance compiles."""
     from llguidance import LLMatcher
 
+    # As text, since llguidance takes no Python integer of more than 64 bits.
+    said = json.dumps(schema, ensure_ascii=False)
     # A listed value may hold a control character, which has to be written somehow.
-    rare = _RARE.search(json.dumps(schema, ensure_ascii=False))
+    rare = _RARE.search(said)
     options: Any = {
         "whitespace_flexible": False,
         "json_allowed_escapes": _ALL_ESCAPES if rare else _ESCAPES,
     }
-    text: str = LLMatcher.grammar_from_json_schema(schema, overrides=options)
+    text: str = LLMatcher.grammar_from_json_schema(said, overrides=options)
     return text
 
 

@@ -313,6 +313,13 @@ def test_an_argument_that_defeats_the_grammar_gives_way_alone():
     assert [part.path for part in plan.unchecked] == ["/properties/hard"]
 
 
+def test_a_number_beyond_64_bits_has_a_grammar():
+    schema = {"properties": {"n": {"type": "integer", "minimum": 10**80}}, "required": ["n"]}
+    plan = build_grammar(schema)
+    assert accepts(plan, f'{{"n":{10**80}}}')
+    assert not accepts(plan, '{"n":"1"}')
+
+
 def test_names_are_escaped_in_pointers():
     plan = build_grammar({"properties": {"a/b~c": {"type": "array", "uniqueItems": True}}})
     assert plan.unchecked[0].path == "/properties/a~1b~0c"
