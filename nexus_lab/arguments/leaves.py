@@ -26,6 +26,7 @@ __all__ = [
 MAX_STRING = 256
 MAX_INTEGER = 2**53 - 1
 MAX_NUMBER = 1e15
+_LONGEST = 2**63 - 1
 NUMBER_STEP = 1e-6
 _FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
@@ -102,7 +103,10 @@ def project_number(schema: Mapping[str, Any], note: Note, *, whole: bool) -> dic
     for keyword in _BOUNDS:
         value = schema.get(keyword)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            bounds[keyword] = value
+            if not whole or abs(value) <= _LONGEST:
+                bounds[keyword] = value
+            elif (value > 0) is not ("max" in keyword.lower()):  # a bound farther out gives way to ours
+                note(keyword, _DROPPED, "no grammar holds a whole number of more than 64 bits")
         elif keyword in schema:
             note(keyword, _DROPPED, "it is no number")
     step = bounds.get("multipleOf")
