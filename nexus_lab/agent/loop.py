@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from nexus_lab.agent.ahead import DecisionsAhead
 from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.deadline import Deadline
 from nexus_lab.agent.escalation import escalates, routing_row
@@ -98,6 +99,7 @@ class TurnLoop(ABC):
         self._on_progress: Callable[[int, int], None] | None = None
         self._on_call: Callable[[str], None] | None = None
         self._history: list[dict[str, Any]] = []
+        self._ahead = DecisionsAhead()
 
     def __enter__(self) -> Self:
         return self
@@ -254,6 +256,7 @@ class TurnLoop(ABC):
                     break
         finally:
             self._asking = False
+            self._ahead.clear()
         done[-1].earlier, done[-1].left = tuple(done[:-1]), parts[len(done) :]
         return done[-1]
 
@@ -268,7 +271,7 @@ class TurnLoop(ABC):
         return (request,)
 
     def _fits(self, request: str) -> bool:
-        return self.router.route(request, self._history).tool is not None
+        return self._ahead.make(self.router, request, self._history).tool is not None
 
     def _ask(self, request: str, on_token: Callable[[str], None] | None) -> Turn:
         self._turns += 1
@@ -335,7 +338,7 @@ class TurnLoop(ABC):
 
     def _run(self, turn: Turn, clock: StageClock, on_token: Callable[[str], None] | None) -> None:
         with clock.stage("route"):
-            turn.decision = self._route(turn)
+            turn.decision = self._route(turn, clock)
         self._check_stopped()
         tool = turn.decision.tool
         if tool is None:
@@ -351,9 +354,14 @@ class TurnLoop(ABC):
             self._read_result(turn, turn.result, clock, on_token)
         self._settle(turn)
 
-    def _route(self, turn: Turn) -> RoutingDecision:
+    def _route(self, turn: Turn, clock: StageClock) -> RoutingDecision:
         with self.emitter.span(EventKind.RETRIEVAL, "route", contents={"query": turn.request}) as span:
-            decision = self.router.route(turn.request, self._history)
+            decision = self._ahead.take(self.router, turn.request, self._history)
+            if decision is None:
+                decision = self.router.route(turn.request, self._history)
+            else:  # what it took is a part of the turn all the same
+                clock.spent("route", decision.total_ms)
+                span.set(ahead_ms=decision.total_ms)
             if self.profile.sidecar == "escalated" and escalates(decision):
                 decision, turn.tried = self._try_candidates(decision)
             span.add(routing_row(decision, turn.tried))

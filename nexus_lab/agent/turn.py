@@ -139,6 +139,11 @@ class StageClock:
             elapsed = (time.perf_counter() - began) * 1e3
             self._turn.times_ms[name] = self._turn.times_ms.get(name, 0.0) + elapsed
 
+    def spent(self, name: str, ms: float) -> None:
+        """Add milliseconds that a stage of this turn took before the turn began."""
+        self._turn.times_ms[name] = self._turn.times_ms.get(name, 0.0) + ms
+        self._started -= ms / 1e3
+
     def elapsed(self) -> float:
         """Seconds since the turn began."""
         return time.perf_counter() - self._started

@@ -22,8 +22,11 @@ class ToldRouter:
 
     def __init__(self) -> None:
         self.tool: str | None = "echo"
+        self.asked: list[str] = []
+        self.examples: tuple[tuple[str, str], ...] = ()
 
     def route(self, request, context=()):
+        self.asked.append(request)
         chosen = self.tool is not None
         return RoutingDecision(
             request=request,
@@ -38,6 +41,7 @@ class ToldRouter:
             fit=0.5,
             threshold=0.1,
             used_context=bool(context),
+            times_ms={"scan": 2_000.0},
         )
 
 

@@ -35,6 +35,33 @@ def test_each_thing_asked_for_is_a_turn_of_its_own(make_agent):
     assert [message["role"] for message in agent.history].count("user") == 3
 
 
+LONGER = "say hello to everybody who is here"  # refers to nothing before it
+
+
+def test_a_part_is_routed_once_and_what_that_took_is_its_turns(make_agent):
+    agent = make_agent("hello")
+    turn = agent.ask(f"Say hello, then {LONGER}, then {LONGER} today")
+    assert [each.request for each in (*turn.earlier, turn)] == ["Say hello", LONGER, f"{LONGER} today"]
+    assert agent.router.asked == ["Say hello", LONGER, f"{LONGER} today"]
+    assert [each.times_ms["route"] // 2_000 for each in (*turn.earlier, turn)] == [1, 1, 1]
+    assert turn.ttft_s > 2
+    agent.ask(LONGER)
+    assert agent.router.asked[3:] == [LONGER]
+
+
+def test_a_part_that_refers_back_or_whose_router_has_learned_is_routed_anew(make_agent):
+    agent = make_agent("hello")
+    agent.ask("Say hello, then say it once more")
+    assert agent.router.asked == ["Say hello", "say it once more", "say it once more"]
+    del agent.router.asked[:]
+
+    def learn(_turn):
+        agent.router.examples = (("say hello", "echo"),)
+
+    agent.ask(f"{LONGER}, then {LONGER} today", on_turn=learn)
+    assert agent.router.asked == [LONGER, f"{LONGER} today", f"{LONGER} today"]
+
+
 def test_a_part_that_fails_leaves_those_before_it_and_begins_none_after_it(make_agent):
     agent = make_agent("hello", read_only=False, approve=lambda *_call: next(answers))
     answers = iter([True, False])
