@@ -18,6 +18,7 @@ from nexus_lab.cache import (
     Moment,
     ProgramError,
     ProgramRunner,
+    Repair,
     Splice,
 )
 from nexus_lab.cache.compaction import compact, compaction_pays
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from nexus_lab.cache.ops import Range
     from nexus_lab.engine import Engine, Generation
 
-__all__ = ["Conversation", "Mark"]
+__all__ = ["Conversation", "Mark", "op_note"]
 
 _LOG = logging.getLogger(__name__)
 _THOUGHT_ENDS = "</think>"
@@ -59,6 +60,13 @@ class Mark:
     transcript: tuple[int, int, str]
     messages: int
     before: tuple[Transcript, tuple[MessageSpan, ...]] | None = None
+
+
+def op_note(op: CacheOp, note: str) -> str:
+    """Return the note of an operation's row, in which a repair that carries always says so."""
+    if not (isinstance(op, Repair) and op.carry) or "carried" in note:
+        return note
+    return f"{note}, carried repair" if note else "carried repair"
 
 
 class Conversation:
@@ -412,7 +420,7 @@ class Conversation:
             next_position=record.state.next_position,
             block=splice.block_id if splice else None,
             anchored=self._anchored if splice else None,
-            note=self._beside + self._note,
+            note=op_note(op, self._beside + self._note),
             token_ids=op.tokens if isinstance(op, Append | Splice) else None,
         )
         self._emitter.point(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent import EventKind, TurnOutcome
 from nexus_lab.agent.base import OpKind, OpRow, Status
-from nexus_lab.agent.conversation import Mark
+from nexus_lab.agent.conversation import Mark, op_note
 from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.cache.ops import ranges_of
 from nexus_lab.errors import NexusError
@@ -340,7 +340,7 @@ def _shared_row(before: CacheProgram, after: CacheProgram) -> OpRow:
         logical_tokens=len(state),
         next_position=state.next_position,
         block=op.block_id if isinstance(op, Splice) else None,
-        note="shared",
+        note=op_note(op, "shared"),
         token_ids=op.tokens if isinstance(op, Append | Splice) else None,
     )
 
