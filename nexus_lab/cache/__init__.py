@@ -21,7 +21,8 @@ from nexus_lab.cache.base import (
     StartKind,
     TextMessage,
 )
-from nexus_lab.cache.disk import DEFAULT_DISK_BYTES, DiskInUse, DiskUnusable, SnapshotDisk
+from nexus_lab.cache.disk import DEFAULT_DISK_BYTES, DiskForeign, DiskInUse, DiskUnusable, SnapshotDisk
+from nexus_lab.cache.disk_home import open_disk
 from nexus_lab.cache.make_policy import FunctionPolicy, make_policy
 from nexus_lab.cache.ops import Append, CacheOp, Drop, OpKind, ProgramError, Repair, Repos, Splice
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
@@ -47,6 +48,7 @@ __all__ = [
     "CacheState",
     "DecodeBatch",
     "DecodeKind",
+    "DiskForeign",
     "DiskInUse",
     "DiskUnusable",
     "Drop",
@@ -92,5 +94,6 @@ __all__ = [
     "TrimPolicy",
     "fold",
     "make_policy",
+    "open_disk",
     "residency",
 ]

@@ -12,7 +12,9 @@ import hashlib
 import io
 import logging
 import os
+import struct
 import zipfile
+import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,20 +44,49 @@ if TYPE_CHECKING:
 
     Builder = Callable[[BuddyArena], SequenceState]
 
-__all__ = ["DEFAULT_DISK_BYTES", "DiskInUse", "DiskUnusable", "SnapshotDisk"]
+__all__ = [
+    "DEFAULT_DISK_BYTES",
+    "DiskForeign",
+    "DiskInUse",
+    "DiskUnusable",
+    "SnapshotDisk",
+    "owner_of",
+    "snapshots_folder",
+]
 
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_DISK_BYTES = 2 * 2**30
 _DIGEST = 32
+LOCK = "lock"
+_ATTEMPTS = 8
+_PRIVATE = 0o700
 _KINDS = tuple(DecodeKind)
+_ROWS = (("chunk", np.int32), ("row", np.int32), ("turns", np.uint16))
 _COUNTS = ("written", "read", "refused", "corrupt", "evicted", "orphans")
 # What reading a file of another version, whose hash agrees all the same, can fail with.
-_FOREIGN = (NexusError, LookupError, ValueError, TypeError, EOFError, zipfile.BadZipFile)
+_FOREIGN = (
+    NexusError,
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,  # such as a packing that is not known, or too deep a nesting
+    MemoryError,
+    EOFError,
+    OSError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class DiskInUse(NexusError):
     """Another process keeps its snapshots in that folder."""
+
+
+class DiskForeign(NexusError):
+    """The folder holds snapshots of another model or cache layout."""
 
 
 class DiskUnusable(NexusError):
@@ -74,6 +105,8 @@ class _Kept:
 class SnapshotDisk:
     """A folder of snapshots of one model and cache layout, for one process at a time.
 
+    The files hold the tokens of conversations, so that nobody else may read a folder that is made here.
+
     Parameters
     ----------
     folder
@@ -84,20 +117,24 @@ class SnapshotDisk:
     Raises
     ------
     DiskInUse
-        When another process has the folder.
+        When another process has the folder, or this one has it already.
     DiskUnusable
-        When it cannot be made, read or locked.
+        When it cannot be made, read or locked, or may hold less than nothing.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_DISK_BYTES) -> None:
+        if max_bytes < 0:
+            raise DiskUnusable(f"max_bytes = {max_bytes}", next_step="choose 0 or more")
         self.folder = folder
         self.max_bytes = max_bytes
+        self.closed = False
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._kept: dict[str, _Kept] = {}
         self._row_bytes: dict[str, int] = {}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(folder)
+            self._lock.seek(0)
+            self._owner = self._lock.read().decode(errors="replace")
             with _closed_on_failure(self._lock):
                 self._take_over()
         except OSError as error:
@@ -109,12 +146,35 @@ class SnapshotDisk:
     @classmethod
     def for_engine(cls, engine: Engine, *, max_bytes: int = DEFAULT_DISK_BYTES) -> SnapshotDisk:
         """Return the disk in the package's cache folder for this model and cache layout."""
-        schedule = engine.schedule
-        layout = f"{schedule.kv_type}-{'flash' if schedule.flash_attention else 'plain'}"
-        return cls(cache_dir() / "snapshots" / f"{engine.info.fingerprint}-{layout}", max_bytes=max_bytes)
+        return cls(snapshots_folder() / owner_of(engine), max_bytes=max_bytes)
+
+    def belong_to(self, engine: Engine) -> None:
+        """Keep the snapshots of `engine` only, of its model and its cache layout; the folder remembers it.
+
+        Raises
+        ------
+        DiskForeign
+            When there are snapshots of another: its rows mean nothing to this one.
+        """
+        owner = owner_of(engine)
+        if self.closed or self._owner == owner:
+            return
+        if self._kept and self._owner:
+            raise DiskForeign(
+                f"{shown_path(self.folder)} holds snapshots of another model or cache layout",
+                next_step="name another folder for this one",
+            )
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(owner.encode())
+        self._lock.flush()
+        self._owner = owner
+        while self._kept and self.n_bytes > self.max_bytes:
+            self._evict()
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Let another process have the folder; nothing is written or read here any more."""
+        self.closed = True
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -135,7 +195,8 @@ class SnapshotDisk:
     @property
     def n_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(self._row_bytes.values()) + sum(item.n_bytes for item in self._kept.values())
+        kept = sum(item.n_bytes for item in self._kept.values())
+        return sum(self._row_bytes.values()) + kept + len(self._owner)
 
     def programs(self) -> tuple[CacheProgram, ...]:
         """Return the programs whose snapshots are there, the one used longest ago first."""
@@ -147,15 +208,17 @@ class SnapshotDisk:
         Returns
         -------
         written
-            False where it cannot fit, or the folder cannot be written.
+            False where it cannot fit, or the folder cannot be written, or is closed.
         gone
             Ids of the programs that had to go for it.
         """
+        if self.closed:
+            return False, ()
         program_id = snapshot.program.id
         buffers = {_name(chunk): _buffer(chunk) for chunk in snapshot.rows.chunks}
         names = tuple(_name(chunk) for chunk in snapshot.rows.chunks)
         index = _packed(snapshot, names)
-        needed = len(index) + sum(buffer.nbytes for buffer in buffers.values())
+        needed = len(self._owner) + len(index) + sum(buffer.nbytes for buffer in buffers.values())
         if needed > self.max_bytes:
             self._counts["refused"] += 1
             return False, ()
@@ -178,7 +241,7 @@ class SnapshotDisk:
     def read(
         self, program_id: str, adopt: Callable[[list[Builder]], list[RowChunk] | None]
     ) -> Snapshot | None:
-        """Read a snapshot back; None when it is damaged, or `adopt` has no room.
+        """Read a snapshot back; None when it is damaged, `adopt` has no room, or the folder is closed.
 
         A damaged one is deleted, and so are others that need the same damaged rows.
 
@@ -187,6 +250,8 @@ class SnapshotDisk:
         adopt
             Makes chunks of what builds their rows in an arena.
         """
+        if self.closed:
+            return None
         kept = self._kept[program_id]
         index = _checked(self._index_file(program_id))
         rows = [_rows(self._rows_file(name), name) for name in kept.rows]
@@ -213,7 +278,7 @@ class SnapshotDisk:
 
     def remove(self, program_id: str) -> None:
         """Delete a snapshot, and the rows that no other needs."""
-        if self._kept.pop(program_id, None) is not None:
+        if self._kept.pop(program_id, None) is not None and not self.closed:
             _delete(self._index_file(program_id))
             self._sweep()
 
@@ -243,7 +308,7 @@ class SnapshotDisk:
                 _delete(path)
                 self._counts["corrupt"] += 1
         self._counts["orphans"] = self._sweep()
-        while self.n_bytes > self.max_bytes:
+        while self._kept and self.n_bytes > self.max_bytes:
             self._evict()
 
     def _make_room(self, buffers: dict[str, NDArray[np.uint8]], n_index: int) -> Iterator[str]:
@@ -277,17 +342,49 @@ class SnapshotDisk:
             self.remove(lost)
 
 
+def snapshots_folder() -> Path:
+    """Return the folder in the package's cache that has a folder for each model and cache layout."""
+    return cache_dir() / "snapshots"
+
+
+def owner_of(engine: Engine) -> str:
+    """Return whose snapshots those of `engine` are: what its model and its cache layout are told by."""
+    schedule = engine.schedule
+    layout = f"{schedule.kv_type}-{'flash' if schedule.flash_attention else 'plain'}"
+    return f"{engine.info.fingerprint}-{layout}"
+
+
 def _locked(folder: Path) -> IO[bytes]:
-    handle = (folder / "lock").open("wb")
-    with _closed_on_failure(handle):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DiskInUse(
-                f"another process keeps its snapshots in {shown_path(folder)}",
-                next_step="end it, or name another folder",
-            ) from error
-    return handle
+    """Make and lock a folder; one that is taken away meanwhile, since nobody had it, is made anew."""
+    for _ in range(_ATTEMPTS):
+        folder.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            handle = (folder / LOCK).open("a+b")
+            with _closed_on_failure(handle):
+                _lock(handle, folder)
+                if _is_there(handle, folder / LOCK):
+                    os.utime(handle.fileno())
+                    return handle
+            handle.close()
+    raise DiskUnusable(f"{shown_path(folder)} is taken away again and again", next_step="name another folder")
+
+
+def _lock(handle: IO[bytes], folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DiskInUse(
+            f"another process keeps its snapshots in {shown_path(folder)}",
+            next_step="end it, or name another folder",
+        ) from error
+
+
+def _is_there(handle: IO[bytes], path: Path) -> bool:
+    """Whether a file that was opened still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
@@ -393,8 +490,29 @@ def _unpacked(index: dict[str, NDArray[Any]], chunks: tuple[RowChunk, ...]) -> S
         batches = [
             DecodeBatch(_KINDS[kind], start, count) for kind, start, count in index["schedule"].tolist()
         ]
-        rows = RowMap(chunks, index["chunk"], index["row"], index["turns"])
+        rows = RowMap(chunks, *(index[name].astype(kind, casting="same_kind") for name, kind in _ROWS))
         found = Snapshot(program, fold(program), rows, index.get("logits"), BatchSchedule(tuple(batches)))
-        return found if found.complete() else None
+        return found if _sound(found) else None
     except _FOREIGN:
         return None
+
+
+def _sound(snapshot: Snapshot) -> bool:
+    """Whether a snapshot that was read has a row for each active token, in the chunks that there are."""
+    rows, logits = snapshot.rows, snapshot.logits
+    if any(part.shape != (len(snapshot.state),) for part in (rows.chunk, rows.row, rows.turns)):
+        return False
+    if logits is not None and (logits.ndim != 1 or logits.dtype != np.float32):
+        return False
+    sizes = np.array([*(0 if item.state is None else item.state.n_cells for item in rows.chunks), 1])
+    inside = (rows.chunk >= -1) & (rows.chunk < len(rows.chunks))
+    if not inside.all() or (rows.row < 0).any() or (rows.row >= sizes[rows.chunk]).any():
+        return False
+    layouts = {_shape_of(item) for item in rows.chunks}
+    return len(layouts) <= 1 and snapshot.complete()
+
+
+def _shape_of(chunk: RowChunk) -> tuple[int, ...]:
+    """Return layers and bytes of a chunk's rows: those of one snapshot go together."""
+    state = chunk.state
+    return () if state is None else (state.n_layer, state.layout.size_for(1))

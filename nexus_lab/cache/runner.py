@@ -69,6 +69,13 @@ class ProgramRunner:
         Sequences to share rows with; runners of one engine should share a pool. None makes one.
     store
         Snapshots to share, in place of `arena`.
+
+    Raises
+    ------
+    RunnerError
+        When both an arena and a store are given.
+    DiskForeign
+        When the store's disk holds snapshots of another model or cache layout.
     """
 
     def __init__(
@@ -87,6 +94,8 @@ class ProgramRunner:
         self._own_pool = pool is None
         if store is None:
             store = SnapshotStore.for_engine(engine) if arena is None else SnapshotStore(arena)
+        elif store.disk is not None:
+            store.disk.belong_to(engine)
         self.store = store
         self.pool = SequencePool(engine, tree=store.tree) if pool is None else pool
         self._rows = RowMover(engine, self.store)
@@ -347,6 +356,7 @@ class ProgramRunner:
         plan, snapshot = self._plan(program)
         if snapshot is not None:
             self._bring(snapshot, plan.prefix, seq)
+            records.extend(self._brought(began))
         elif plan.match is not None:
             records.extend(self._share(plan.match, seq))
         elif plan.kind is StartKind.EMPTY and self._live.program.ops:
@@ -371,6 +381,15 @@ class ProgramRunner:
     def _bring(self, snapshot: Snapshot, program: CacheProgram, seq: int) -> None:
         self._rows.bring(snapshot, self._live, seq)
         self._settle(replace(snapshot, program=program), seq)
+
+    def _brought(self, began: float) -> Iterator[OpRecord]:
+        """Tell plain tokens that a first run begins with as an append, or the record would begin without."""
+        live = self._live
+        if self._timeline.ops or not (len(live.program) == 1 and live.program.plain_tokens()):
+            return
+        outcome = Outcome(live, live.program.ops[0], live.state.active_indices())
+        facts = {"seconds": time.perf_counter() - began, "cells_used": self._engine.used_cells()}
+        yield self._told(outcome.record(live.program.ops[0], _empty(), reused=len(live.state), **facts))
 
     def _shorten(self, program: CacheProgram, seq: int) -> None:
         """Go back to `program`, which the live state only appended to; its logits were not kept."""

@@ -148,7 +148,14 @@ class SnapshotStore:
         """Return a store that holds the rows of a full context twice, in at most a quarter of the memory.
 
         The arena takes memory only as it fills.
+
+        Raises
+        ------
+        DiskForeign
+            When `disk` holds snapshots of another model or cache layout.
         """
+        if disk is not None:
+            disk.belong_to(engine)
         info = engine.info
         row = 2 * info.n_layer * info.n_head_kv * (info.head_dim_k + info.head_dim_v)
         wanted = max(DEFAULT_ARENA_BYTES, 2 * row * engine.n_ctx)
@@ -254,8 +261,12 @@ class SnapshotStore:
             self._forget_on_disk(program_id)
 
     def persist(self) -> int:
-        """Write the longest programs in memory to disk, where there is one; returns how many were written."""
-        wanted = [item for item in self.tree.longest() if item in self._snapshots]
+        """Write the longest programs in memory to disk, where there is one; returns how many were written.
+
+        The one used last is written last: where there is no room for all, it is the last to go.
+        """
+        longest = self.tree.longest()
+        wanted = [item for item in self._snapshots if item in longest]
         return sum(self._written(program_id) for program_id in wanted)
 
     def counters(self) -> dict[str, int]:
