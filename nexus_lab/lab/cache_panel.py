@@ -388,7 +388,7 @@ class CachePanel(CacheWork):
 
     def _go(self, n: int) -> CachePosition:
         runner = self._needed().runner
-        self._went(n, runner.goto(n), at_once=False)
+        self._gone_to(n, at_once=False)
         self._look()
         self.changed()
         return CachePosition(runner.cursor, len(runner.timeline))

@@ -23,7 +23,7 @@ from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.pareto import ParetoFront
 from nexus_lab.lab.policy_form import PolicyChoice, chosen_policy, explicit
 from nexus_lab.lab.policy_knobs import PolicyKnobs
-from nexus_lab.lab.residency_view import ResidencyView, evictions
+from nexus_lab.lab.residency_view import ResidencyView, disk_words, evictions
 from nexus_lab.lab.restore_plan import did, plan_restore, try_cold
 from nexus_lab.lab.restore_view import RestoreView
 from nexus_lab.lab.tree_drawing import TreeDrawing
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.bench import AttentionStudy, CacheSweep, PolicySearch
     from nexus_lab.bench.trajectories import Trajectory
-    from nexus_lab.cache import CacheProgram, Residency, RunResult
+    from nexus_lab.cache import CacheProgram, ProgramRunner, Residency, RunResult
     from nexus_lab.cache.costs import Prices
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.drawing import Drawing
@@ -94,7 +94,7 @@ class CacheWork(Panel):
 
     def memories(self) -> ResidencyView:
         """Return limits and counters of sequences, arena and disk; `residency` is the record behind it."""
-        return ResidencyView(self._residency)
+        return ResidencyView(self._residency, disk=disk_words(self.desk.crew.disk))
 
     def restores(self) -> RestoreView:
         """Return the last plans of a restore, and what the last one did, while their state is still there."""
@@ -312,7 +312,7 @@ class CacheWork(Panel):
         def work() -> RestoreDone:
             runner = self._needed().runner
             at = len(runner.timeline) if op is None else op
-            self._went(at, runner.goto(at, at_once=True), at_once=True)
+            self._gone_to(at, at_once=True)
             self._look()
             self.changed()
             assert self._done is not None  # noqa: S101 - set above
@@ -431,10 +431,17 @@ class CacheWork(Panel):
             self._residency = conversation.runner.residency()
             self._drawn += 1
 
-    def _went(self, op: int, result: RunResult, *, at_once: bool) -> None:
+    def _went(self, op: int, result: RunResult, *, at_once: bool, from_disk: bool = False) -> None:
         """Keep what bringing a state back did; what was planned before is no longer so."""
         self._plans = ()
-        self._done = did(op, result, at_once=at_once)
+        self._done = did(op, result, at_once=at_once, from_disk=from_disk)
+
+    def _gone_to(self, op: int, *, at_once: bool) -> None:
+        """Go to the state behind `op`, and keep what that did."""
+        runner = self._needed().runner
+        before = _disk_reads(runner)
+        result = runner.goto(op, at_once=at_once)
+        self._went(op, result, at_once=at_once, from_disk=_disk_reads(runner) > before)
 
     def _redraw(self) -> None:
         """Say that drawings are other ones now."""
@@ -459,6 +466,11 @@ def _drawn(makers: Mapping[str, Callable[[], Drawing]], name: str) -> list[Any]:
 def _holds(timeline: CacheProgram, op: int, state_id: str) -> bool:
     """Whether the live program still goes through a state."""
     return op <= len(timeline) and timeline.prefix(op).id == state_id
+
+
+def _disk_reads(runner: ProgramRunner) -> int:
+    disk = runner.store.disk
+    return 0 if disk is None else disk.counters()["read"]
 
 
 def _number(value: object) -> int | None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.errors import NexusError
+from nexus_lab.errors import Decline, NexusError
 from nexus_lab.lab.wire import error_info
 from nexus_lab.registry import Registry, Toolbox, load_registry
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.agent import Turn
+    from nexus_lab.cache import SnapshotDisk
     from nexus_lab.engine import Engine
     from nexus_lab.lab.desk import Desk
     from nexus_lab.lab.driver import Ticket
@@ -44,17 +45,23 @@ class Crew:
         Context of models that are loaded here, in tokens.
     contents
         Also record what users, models and tools wrote.
+    disk_bytes
+        Most bytes of cache snapshots on disk; 0 keeps none there.
 
     Attributes
     ----------
     starting
         Servers whose start is being waited for.
+    disk
+        Where the agent's finished conversations go, or why they stay in memory; ``None`` without an agent.
     """
 
-    def __init__(self, desk: Desk, *, n_ctx: int, contents: bool) -> None:
+    def __init__(self, desk: Desk, *, n_ctx: int, contents: bool, disk_bytes: int) -> None:
         self._desk = desk
         self.n_ctx = n_ctx
         self.contents = contents
+        self.disk_bytes = disk_bytes
+        self.disk: SnapshotDisk | Decline | None = None
         self._composing = threading.Lock()
         self._own_engine = False
         self.starting: list[McpServer] = []
@@ -196,11 +203,14 @@ class Crew:
 
     def _fit_agent(self) -> None:
         from nexus_lab.agent import Agent
+        from nexus_lab.cache import open_disk
 
         desk = self._desk
         if desk.engine is None or desk.toolbox is None or desk.router is None:
             return
         if desk.agent is None:
+            self._leave_disk()
+            self.disk = open_disk(desk.engine, max_bytes=self.disk_bytes)
             desk.agent = Agent(
                 desk.engine,
                 desk.toolbox,
@@ -208,14 +218,30 @@ class Crew:
                 profile=desk.profile,
                 observers=desk.emitter.observers,
                 approve=desk.panels["agent"].approval,  # type: ignore[attr-defined]  # the panel has it
+                disk=None if isinstance(self.disk, Decline) else self.disk,
             )
             self.end_run()
         desk.agent.tools, desk.agent.router = desk.toolbox, desk.router
 
     def _end_agent(self) -> None:
+        """Close the agent, which writes what it keeps to disk, and let others have the folder."""
         agent, self._desk.agent = self._desk.agent, None
-        if agent is not None:
-            agent.close()
+        try:
+            if agent is not None:
+                agent.close()
+        finally:
+            self._leave_disk()
+
+    def _leave_disk(self) -> None:
+        disk, self.disk = self.disk, None
+        if disk is not None and not isinstance(disk, Decline):
+            disk.close()
+
+    def leave(self) -> None:
+        """Finish the record and write what the agent keeps, when the process ends; waits for no job."""
+        self.end_run()
+        if self._desk.driver.state.label is None:
+            self._end_agent()
 
     # -- turns and their record ---------------------------------------------------------------------------
 

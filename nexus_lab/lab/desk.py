@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nexus_lab.routing import Embedder, Router
     from nexus_lab.trace import SessionRecorder
 
-__all__ = ["ASK_BEFORE", "PANELS", "Desk"]
+__all__ = ["ASK_BEFORE", "DISK_BYTES", "PANELS", "Desk"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ PANELS = {
     "session": ("session_panel", "SessionPanel"),
 }
 ASK_BEFORE = ("writes", "every", "never")
+DISK_BYTES = 2**30
+"""Most bytes of a desk's snapshots on disk, unless it is told otherwise."""
 
 
 class Desk:
@@ -80,6 +82,10 @@ class Desk:
         Also record what users, models and tools wrote.
     embedder
         Embedder of the router; ``None`` takes the bundled one.
+    disk_bytes
+        Most bytes of the cache's snapshots on disk, in the package's cache folder: states that are no longer
+        in memory, and those of earlier sessions, come back from there. They hold the tokens of conversations,
+        for this user's eyes only; 0 keeps none.
 
     Attributes
     ----------
@@ -107,6 +113,7 @@ class Desk:
         n_ctx: int = 4096,
         contents: bool = False,
         embedder: Embedder | str | None = None,
+        disk_bytes: int = DISK_BYTES,
     ) -> None:
         self.profile = load_profile(profile) if isinstance(profile, str) else profile or Profile()
         self.ask_before: AskBefore = "writes"
@@ -130,7 +137,7 @@ class Desk:
         self.sources = Sources()
         self.registry: Registry = self.sources.registry()
         self.panels: dict[str, Panel] = {}
-        self.crew = Crew(self, n_ctx=n_ctx, contents=contents)
+        self.crew = Crew(self, n_ctx=n_ctx, contents=contents, disk_bytes=disk_bytes)
         self._make_panels()
         _open.add(self)
         self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
@@ -374,7 +381,7 @@ _open: weakref.WeakSet[Desk] = weakref.WeakSet()
 
 @atexit.register
 def _finish_records() -> None:
-    """Finish the records of desks that nobody closed; what they hold besides ends with the process."""
+    """Finish the records of desks that nobody closed, and write their snapshots; the rest ends with them."""
     for desk in list(_open):
         with suppress(Exception):
-            desk.crew.end_run()
+            desk.crew.leave()

@@ -6,20 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nexus_lab.cache import Tier
+from nexus_lab.errors import Decline
 from nexus_lab.lab.drawing import Drawing, aligned, el, pattern, table
 from nexus_lab.lab.tree_drawing import PLACE_LETTERS, PLACE_WORDS
 from nexus_lab.lab.tree_shot import PLACES
-from nexus_lab.trace.text import count, plural, size
+from nexus_lab.paths import shown_path
+from nexus_lab.trace.text import count, plural, sentence, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import polars as pl
 
-    from nexus_lab.cache import Residency
+    from nexus_lab.cache import Residency, SnapshotDisk
     from nexus_lab.lab.drawing import Element
 
-__all__ = ["COUNTERS", "ResidencyView", "evictions"]
+__all__ = ["COUNTERS", "ResidencyView", "disk_words", "evictions"]
 
 COUNTERS: Mapping[str, str] = {
     "l0_sequences_evicted": "warm sequences that were emptied for others",
@@ -34,6 +36,7 @@ COUNTERS: Mapping[str, str] = {
     "declined": "states that were not kept, for want of room",
     "disk_written": "snapshots written to disk",
     "disk_read": "snapshots read back from disk",
+    "disk_refused": "snapshots that could not be written to disk",
     "disk_corrupt": "snapshots on disk that were damaged, and deleted",
 }
 """What is counted, in words, in the order it is shown."""
@@ -50,6 +53,18 @@ _BAR, _HIGH = 320, 16
 def evictions(residency: Residency) -> int:
     """Return how many sequences, chunks, snapshots and programs have been evicted so far, taken together."""
     return sum(int(residency.counters.get(name, 0)) for name in _EVICTED)
+
+
+def disk_words(disk: SnapshotDisk | Decline | None) -> str:
+    """Return where snapshots go on disk, or why they do not; empty when nobody knows."""
+    if disk is None:
+        return ""
+    if isinstance(disk, Decline):
+        return f"{sentence(disk.reason)} Instead: {disk.instead}."
+    return (
+        f"Snapshots on disk are in {shown_path(disk.folder)}. They hold the tokens of conversations, and "
+        "only you may read them; Workbench(disk_bytes=0) keeps none."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +95,14 @@ class ResidencyView(Drawing):
     ----------
     residency
         Where rows are; ``None`` before the first operation.
+    disk
+        Where the disk's files are, or why there are none, in words.
     """
 
     title: ClassVar[str] = "Where the rows are"
 
     residency: Residency | None
+    disk: str = ""
 
     @property
     def limits(self) -> tuple[_Limit, ...]:
@@ -119,6 +137,7 @@ class ResidencyView(Drawing):
         return el(
             "div",
             *(self._limit(limit) for limit in self.limits),
+            el("p", self.disk, class_="small muted") if self.disk else None,
             table(
                 ("counted since the model was loaded", "n"), rows, label="Counters of the cache", right=(1,)
             ),
@@ -156,7 +175,8 @@ class ResidencyView(Drawing):
             return "No operation has ended yet."
         limits = [(limit.name, limit.words, plural(limit.programs, "state")) for limit in self.limits]
         counted = [(COUNTERS[name], count(value)) for name, value in self.counters.items()]
-        return f"{aligned(('memory', 'used', 'holds'), limits)}\n\n{aligned(('counted', 'n'), counted)}"
+        disk = f"\n{self.disk}" if self.disk else ""
+        return f"{aligned(('memory', 'used', 'holds'), limits)}{disk}\n\n{aligned(('counted', 'n'), counted)}"
 
     def to_frame(self) -> pl.DataFrame:
         """Return a row for each limit and counter: ``name``, ``value``, ``limit``, ``unit``, ``states``."""

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.cache import Append, CacheProgram, Drop, ProgramRunner, Repair, Repos, Splice, StartKind, fold
+from nexus_lab.cache import (
+    Append,
+    CacheProgram,
+    Drop,
+    ProgramRunner,
+    Repair,
+    Repos,
+    Splice,
+    StartKind,
+    Tier,
+    fold,
+)
 from nexus_lab.cache.restore import passes
 from nexus_lab.cache.start import plan_start
 from nexus_lab.errors import Cancelled, Decline, NexusError
@@ -156,6 +167,8 @@ class RestoreDone:
         Wall time.
     state_id
         Id of that state's program.
+    from_disk
+        What it began with had to be read from disk.
     """
 
     op: int
@@ -168,6 +181,7 @@ class RestoreDone:
     declined: Decline | None
     seconds: float
     state_id: str = ""
+    from_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +234,7 @@ def plan_restore(
     else:
         plan = plan_start(program, runner.program, runner.store, runner.pool)
         start, prefix, rest = plan.kind, plan.prefix, tuple(plan.rest)
-        tiers = runner.store.tree.tiers(prefix.id)
-        places = place_of(tiers) if tiers and start is StartKind.SNAPSHOT else ()
+        places = _kept_in(runner, prefix) if start is StartKind.SNAPSHOT else ()
     steps = tuple(_passes(rest, prefix, None if "splice" in engine.declines else blocks))
     repos = sum(isinstance(item, Repos) for item in rest)
     return RestorePlan(
@@ -239,6 +252,16 @@ def plan_restore(
         declined=_declined(steps, engine),
         evicted=evicted,
     )
+
+
+def _kept_in(runner: ProgramRunner, prefix: CacheProgram) -> tuple[str, ...]:
+    """Return where the snapshot is that has the state of `prefix`, be it cut out of a longer one."""
+    kept = Tier.HOST | Tier.DISK
+    held = runner.store.tree.held(prefix, kept)
+    if held is None or held[0] != prefix:
+        return ()
+    tiers = runner.store.tree.tiers(held[1]) & kept
+    return place_of(Tier(tiers)) if tiers else ()
 
 
 def _passes(rest: Sequence[CacheOp], prefix: CacheProgram, blocks: BlockSource | None) -> list[Pass]:
@@ -303,8 +326,8 @@ def _declined(steps: tuple[Pass, ...], engine: Engine) -> Decline | None:
     return None
 
 
-def did(op: int, result: RunResult, *, at_once: bool) -> RestoreDone:
-    """Return what a run did."""
+def did(op: int, result: RunResult, *, at_once: bool, from_disk: bool = False) -> RestoreDone:
+    """Return what a run did, and whether a snapshot was read from disk for it."""
     executed = [record.executed for record in result.records if record.executed is not None]
     reused = sum(record.reused for record in result.records)
     restored = result.restored
@@ -319,6 +342,7 @@ def did(op: int, result: RunResult, *, at_once: bool) -> RestoreDone:
         declined=restored.declined if restored is not None else None,
         seconds=result.seconds,
         state_id=result.program.id,
+        from_disk=from_disk and result.start.kind is StartKind.SNAPSHOT,
     )
 
 

@@ -224,6 +224,7 @@ def plan_words(plan: RestorePlan) -> str:
 def done_words(done: RestoreDone) -> str:
     """Return what was done in a sentence."""
     begin = f"op {count(done.op)} from {START_WORDS[done.start]}"
+    begin += " on disk" if done.from_disk else ""
     begin += f" with {plural(done.there, 'token')}" if done.there else ""
     did = f"{plural(done.ops, 'operation')} run, {plural(done.computed, 'token')} computed"
     joined = f", {_n_passes(done.passes)} joined" if done.at_once else ""

@@ -10,7 +10,7 @@ import anywidget
 import traitlets
 
 from nexus_lab.errors import NexusError
-from nexus_lab.lab.desk import PANELS, Desk
+from nexus_lab.lab.desk import DISK_BYTES, PANELS, Desk
 from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.lab.static_html import embedded, page
 from nexus_lab.lab.status_comm import announce
@@ -175,6 +175,9 @@ class Workbench(PanelView):
         Also record what users, models and tools wrote.
     theme
         ``light`` or ``dark``; ``None`` follows the page.
+    disk_bytes
+        Most bytes of the cache's snapshots on disk; they hold the tokens of conversations, for this user's
+        eyes only. 0 keeps none.
 
     Raises
     ------
@@ -200,6 +203,7 @@ class Workbench(PanelView):
         n_ctx: int = 4096,
         contents: bool = False,
         theme: str | None = None,
+        disk_bytes: int = DISK_BYTES,
     ) -> None:
         self._closers: list[Callable[[], None]] = []
         _check_panel(panel)
@@ -213,6 +217,7 @@ class Workbench(PanelView):
             model=model,
             n_ctx=n_ctx,
             contents=contents,
+            disk_bytes=disk_bytes,
         )
         try:
             super().__init__(desk, panel=panel, theme=theme)

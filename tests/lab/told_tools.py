@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from desk_tools import WordEmbedder, raw_config
 
-from nexus_lab.lab.desk import Desk
+from nexus_lab.lab.desk import DISK_BYTES, Desk
 from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.registry import McpServer, Registry, Toolbox, ToolSpec
 from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
@@ -59,7 +59,16 @@ def fixed_spec(text, *, description="Say it again"):
 
 
 @contextmanager
-def told_desk(engine, folder, *, text="hello", contents=True, description="Say it again", **settings):
+def told_desk(
+    engine,
+    folder,
+    *,
+    text="hello",
+    contents=True,
+    description="Say it again",
+    disk_bytes=DISK_BYTES,
+    **settings,
+):
     """Lend a desk that is ready to be asked; its record goes into `folder`."""
     with McpServer(raw_config()) as server:
         tools = Toolbox([server], Registry.of([fixed_spec(text, description=description)], name="test"))
@@ -70,6 +79,7 @@ def told_desk(engine, folder, *, text="hello", contents=True, description="Say i
             session=folder / "here.nexus",
             contents=contents,
             embedder=WordEmbedder(),
+            disk_bytes=disk_bytes,
         )
         try:
             settle(desk)
