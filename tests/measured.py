@@ -19,7 +19,7 @@ def calibration_of(uppers: Mapping[int, Mapping[float, float]]) -> Calibration:
         n_tokens_min=100,
         n_tokens_max=300,
         cells=tuple(
-            CalibrationCell(depth, budget, upper, upper / 2, 12)
+            CalibrationCell(depth, budget, upper, upper / 2, 20)
             for depth, row in uppers.items()
             for budget, upper in row.items()
         ),

@@ -17,7 +17,7 @@ from nexus_lab.lab.splice_parts import TrialError, block_tokens, compile_context
 from nexus_lab.lab.splice_records import SpliceSettings, SpliceTrial
 from nexus_lab.lab.splice_trial import run_trial
 from nexus_lab.lab.wire import Reply, instant, job
-from nexus_lab.splice import BlockLibrary, load_calibration
+from nexus_lab.splice import BlockLibrary, stored_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -452,12 +452,8 @@ def _first_cached(trial: SpliceTrial) -> int:
 
 def _calibrated(engine: Engine, behind: BlockContext) -> dict[str, Any] | None:
     """Return the smallest measured budget per depth that keeps D_KL under the usual bound."""
-    found = load_calibration(
-        engine.info.fingerprint,
-        behind.hash.hex(),
-        flash_attention=engine.schedule.flash_attention,
-    )
-    if found is None:
+    found = stored_calibration(engine, behind.hash)
+    if found is None or isinstance(found, Decline):
         return None
     depths = []
     for depth in found.depths:

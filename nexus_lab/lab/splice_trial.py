@@ -27,12 +27,12 @@ from nexus_lab.splice import (
     RepairPath,
     RepairPlan,
     compare_logits,
-    load_calibration,
     no_room,
     noise_floor,
     repair_count,
     repair_fraction,
     splice_block,
+    stored_calibration,
     strategy,
 )
 from nexus_lab.splice.fidelity import logits_of
@@ -160,9 +160,8 @@ def _contract(settings: SpliceSettings, curve: float, m: int, r_base: float) -> 
 def _calibration(engine: Engine, block: ToolBlock, asked: _Asked) -> Calibration | None:
     if asked.settings.contract != "bounded":
         return None
-    return load_calibration(
-        engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention
-    )
+    found = stored_calibration(engine, block.context_hash)
+    return None if isinstance(found, Decline) else found  # the splice will say why
 
 
 @dataclass(slots=True)

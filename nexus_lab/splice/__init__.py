@@ -27,6 +27,7 @@ from nexus_lab.splice.calibration import (
     CalibrationError,
     CalibrationSample,
     Coverage,
+    least_samples,
     load_calibration,
     save_calibration,
 )
@@ -73,7 +74,13 @@ from nexus_lab.splice.measures import (
 from nexus_lab.splice.model import SpliceUnavailable, model_header
 from nexus_lab.splice.samples import SYSTEM_PROMPT, sample_history, sample_tokens
 from nexus_lab.splice.shelf import DEFAULT_QUOTA
-from nexus_lab.splice.splicer import choose_for, is_anchored, splice_block, why_not
+from nexus_lab.splice.splicer import (
+    choose_for,
+    is_anchored,
+    splice_block,
+    stored_calibration,
+    why_not,
+)
 from nexus_lab.splice.strategies import (
     Carried,
     Full,
@@ -175,6 +182,7 @@ __all__ = [
     "kept_path",
     "key_value_drift",
     "kl_divergence",
+    "least_samples",
     "library_root",
     "load_calibration",
     "measure_reference",
@@ -193,6 +201,7 @@ __all__ = [
     "save_calibration",
     "shadow_prefill",
     "splice_block",
+    "stored_calibration",
     "strategy",
     "survey",
     "top1_agreement",

@@ -13,6 +13,7 @@ import numpy as np
 
 from nexus_lab.errors import Decline, NexusError
 from nexus_lab.paths import atomic_write, home
+from nexus_lab.splice.base import RepairKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "CalibrationError",
     "CalibrationSample",
     "Coverage",
+    "least_samples",
     "load_calibration",
     "save_calibration",
 ]
@@ -34,11 +36,26 @@ PREFILL = 1.0
 _VERSION = 1
 _MOST_TOKENS = 2**31
 _MOST = 1e300
+# Quantiles are short decimals: what is left of a product beyond this digit is float noise.
+_DIGITS = 9
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
 class CalibrationError(NexusError):
     """A calibration file that cannot be read."""
+
+
+def least_samples(quantile: float) -> int:
+    """Return how few samples say anything of `quantile`, a number between 0 and 1.
+
+    Raises
+    ------
+    CalibrationError
+        When `quantile` is no such number.
+    """
+    if not 0 < quantile < 1:
+        raise CalibrationError(f"no samples tell of a quantile of {quantile!r}", next_step="give one below 1")
+    return math.ceil(round(quantile / (1 - quantile), _DIGITS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +94,13 @@ class CalibrationCell:
         CalibrationError
             When there are too few for that.
         """
-        rank = math.ceil((len(samples) + 1) * quantile)
-        if rank > len(samples):
+        needed = least_samples(quantile)
+        if len(samples) < needed:
             raise CalibrationError(
                 f"{len(samples)} samples tell nothing of a quantile of {quantile:g}",
-                next_step=f"measure {math.ceil(quantile / (1 - quantile))} at least",
+                next_step=f"measure {needed} at least",
             )
-        ordered = sorted(samples)
+        rank, ordered = math.ceil(round((len(samples) + 1) * quantile, _DIGITS)), sorted(samples)
         return cls(depth, budget, float(ordered[rank - 1]), float(np.mean(samples)), len(samples))
 
 
@@ -289,17 +306,23 @@ class Calibration:
 
 
 def _check(calibration: Calibration) -> None:
-    """Raise ValueError unless every field holds what it is for."""
+    """Raise ValueError unless every field holds what it is for, and the fields agree with each other."""
     if not calibration.cells:
         raise ValueError("no cells")
-    records: tuple[Calibration | CalibrationCell, ...] = (calibration, *calibration.cells)
-    for record in records:
+    for record in (calibration, *calibration.cells, *calibration.coverage):
         for item in dataclass_fields(record):
             value = getattr(record, item.name)
             if item.name in _HOLDS and not _HOLDS[item.name](value):
                 raise ValueError(f"{item.name} is {value!r:.60}")
     if calibration.n_tokens_min > calibration.n_tokens_max:
         raise ValueError("n_tokens_min lies above n_tokens_max")
+    if len({(cell.depth, cell.budget) for cell in calibration.cells}) < len(calibration.cells):
+        raise ValueError("a cell is there twice")
+    fewest, needed = min(cell.n for cell in calibration.cells), least_samples(calibration.quantile)
+    if fewest < needed:
+        raise ValueError(f"n is {fewest}, and a quantile of {calibration.quantile:g} takes {needed} at least")
+    if any(max(row.covered, row.prefilled) > row.n for row in calibration.coverage):
+        raise ValueError("more is covered than was measured")
 
 
 def _is_text(value: object) -> bool:
@@ -310,30 +333,30 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def _is_measure(value: object) -> TypeGuard[float]:
     # Compared, not asked whether it is finite: an integer may be too long for a float.
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST < value < _MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
 def _is_share(value: object) -> bool:
-    return _is_number(value) and 0 <= value <= 1
+    return _is_measure(value) and value <= 1
 
 
 _HOLDS: dict[str, Callable[[object], bool]] = {
     "fingerprint": _is_text,
     "context_hash": _is_text,
     "flash_attention": lambda value: isinstance(value, bool),
-    "strategy": _is_text,
-    "quantile": _is_share,
-    "noise_floor": _is_number,
+    "strategy": lambda value: _is_text(value) and value in set(RepairKind),
+    "quantile": lambda value: _is_measure(value) and 0 < value < 1,
+    "noise_floor": _is_measure,
     "n_tokens_min": _is_whole,
     "n_tokens_max": _is_whole,
     "depth": _is_whole,
     "budget": _is_share,
-    "dkl_upper": _is_number,
-    "dkl_mean": _is_number,
+    "dkl_upper": _is_measure,
+    "dkl_mean": _is_measure,
     "n": _is_whole,
-    "epsilon": _is_number,
+    "epsilon": _is_measure,
     "covered": _is_whole,
     "prefilled": _is_whole,
     "recomputed": _is_share,
@@ -369,7 +392,7 @@ def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bo
     Raises
     ------
     CalibrationError
-        When the file is there and cannot be read.
+        When the file is there and cannot be read, or is of something else.
     """
     path = _path(fingerprint, context_hash, flash_attention=flash_attention)
     if not path.exists():
@@ -378,10 +401,20 @@ def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bo
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CalibrationError(
-            f"{path} cannot be read: {error}", next_step="delete it and calibrate again"
-        ) from error
-    if not isinstance(values, dict):
-        raise CalibrationError(f"{path} is no calibration", next_step="delete it and calibrate again")
-    return Calibration.from_dict(values)
+        found = Calibration.from_dict(values if isinstance(values, dict) else {})
+        _check_asked(
+            found, fingerprint=fingerprint, context_hash=context_hash, flash_attention=flash_attention
+        )
+    except (OSError, ValueError, RecursionError, CalibrationError) as error:
+        told = (
+            error.problem if isinstance(error, CalibrationError) else f"calibration cannot be read: {error}"
+        )
+        raise CalibrationError(f"{path}: {told}", next_step="delete it and calibrate again") from error
+    return found
+
+
+def _check_asked(found: Calibration, **asked: object) -> None:
+    """Raise ValueError unless the bounds are those of what was asked for: files can be copied and renamed."""
+    for name, wanted in asked.items():
+        if getattr(found, name) != wanted:
+            raise ValueError(f"{name} is {getattr(found, name)!r:.60}, and {wanted!r:.60} was asked for")

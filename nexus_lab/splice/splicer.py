@@ -19,7 +19,7 @@ from nexus_lab.splice.base import (
     SpliceResult,
     SpliceTimings,
 )
-from nexus_lab.splice.calibration import load_calibration
+from nexus_lab.splice.calibration import CalibrationError, load_calibration
 from nexus_lab.splice.carry import head_shift
 from nexus_lab.splice.contracts import Bounded, Choice, choose
 from nexus_lab.splice.identity import context_hash
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nexus_lab.splice.calibration import Calibration
     from nexus_lab.splice.contracts import SpliceContract
 
-__all__ = ["choose_for", "is_anchored", "splice_block", "why_not"]
+__all__ = ["choose_for", "is_anchored", "splice_block", "stored_calibration", "why_not"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,9 +177,10 @@ def choose_for(
         Whether every token before the block is still attended.
     """
     if isinstance(contract, Bounded) and calibration is None and not anchored:
-        calibration = load_calibration(
-            engine.info.fingerprint, block.context_hash.hex(), flash_attention=engine.schedule.flash_attention
-        )
+        stored = stored_calibration(engine, block.context_hash)
+        if isinstance(stored, Decline):
+            return Choice(Full().plan(block.n_tokens, n_past), stored)
+        calibration = stored
     return choose(
         contract,
         n_tokens=block.n_tokens,
@@ -189,6 +190,16 @@ def choose_for(
         sensitivity=block.sensitivity,
         whole=whole,
     )
+
+
+def stored_calibration(engine: Engine, context_hash: bytes) -> Calibration | Decline | None:
+    """Return the bounds stored for `engine` behind a compile context, or why their file is of no use."""
+    try:
+        return load_calibration(
+            engine.info.fingerprint, context_hash.hex(), flash_attention=engine.schedule.flash_attention
+        )
+    except CalibrationError as error:
+        return Decline("calibration_refused", f"{error.problem}; {error.next_step}")
 
 
 @dataclass(slots=True)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured import calibration_of
 
 from nexus_lab.errors import Decline
 from nexus_lab.settings import Profile
+from nexus_lab.splice import calibration as calibration_module
 from nexus_lab.splice.base import RepairKind, RepairPlan
 from nexus_lab.splice.calibration import (
     Calibration,
     CalibrationCell,
     CalibrationError,
     CalibrationSample,
+    least_samples,
     load_calibration,
     save_calibration,
 )
@@ -185,9 +188,71 @@ def test_a_calibration_survives_its_file(nexus_home: Path):
 def test_a_calibration_file_that_is_none_is_refused(nexus_home: Path, text: str):
     calibration = _calibration()
     save_calibration(calibration).write_text(text)
-    with pytest.raises(CalibrationError):
+    with pytest.raises(CalibrationError, match=str(nexus_home)):
         load_calibration(calibration.fingerprint, calibration.context_hash, flash_attention=False)
-    assert nexus_home.exists()
+
+
+def _changed(**changes: object) -> dict[str, Any]:
+    return {**_calibration().to_dict(), **changes}
+
+
+def _with_cells(*cells: dict[str, Any]) -> dict[str, Any]:
+    values = _calibration().to_dict()
+    return {**values, "cells": [*values["cells"][: len(values["cells"]) - len(cells)], *cells]}
+
+
+_CELL = {"depth": 1024, "budget": 0.25, "dkl_upper": 0.02, "dkl_mean": 0.01, "n": 20}
+_HELD = {"epsilon": 0.02, "n": 20, "covered": 19, "prefilled": 5, "recomputed": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (_with_cells({**_CELL, "dkl_upper": -1.0}), "dkl_upper"),
+        (_with_cells({**_CELL, "dkl_mean": float("nan")}), "dkl_mean"),
+        (_with_cells({**_CELL, "budget": 1.5}), "budget"),
+        (_with_cells({**_CELL, "n": 18}), "n is 18"),
+        (_with_cells(_CELL, _CELL), "twice"),
+        (_changed(noise_floor=-1e-4), "noise_floor"),
+        (_changed(quantile=1.0), "quantile"),
+        (_changed(quantile=0), "quantile"),
+        (_changed(strategy="hope"), "strategy"),
+        (_changed(coverage=[{**_HELD, "epsilon": "little"}]), "epsilon"),
+        (_changed(coverage=[{**_HELD, "covered": 21}]), "covered"),
+    ],
+)
+def test_a_calibration_that_contradicts_itself_is_refused(values: dict[str, Any], what: str):
+    assert Calibration.from_dict(_changed(coverage=[_HELD])).coverage
+    with pytest.raises(CalibrationError, match=what):
+        Calibration.from_dict(values)
+
+
+@pytest.mark.usefixtures("nexus_home")
+def test_a_calibration_is_of_what_it_is_asked_for():
+    path = save_calibration(_calibration())
+    mine = _calibration()
+    for changes in ({"fingerprint": "ef" * 16}, {"context_hash": f"{mine.context_hash[:16]}{'0' * 16}"}):
+        save_calibration(replace(mine, **changes)).rename(path)
+        with pytest.raises(CalibrationError, match=next(iter(changes))):
+            load_calibration(mine.fingerprint, mine.context_hash, flash_attention=False)
+
+
+def test_what_ships_says_no_more_than_was_measured():
+    for path in Path(calibration_module.__file__).with_name("calibrations").glob("*.json"):
+        found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        assert path.name.startswith(f"{found.fingerprint}-{found.context_hash[:16]}-")
+        assert min(cell.n for cell in found.cells) >= least_samples(found.quantile)
+
+
+@pytest.mark.parametrize(
+    ("quantile", "needed"), [(0.5, 1), (0.75, 3), (0.8, 4), (0.9, 9), (0.95, 19), (0.99, 99)]
+)
+def test_a_quantile_takes_so_many_samples(quantile: float, needed: int):
+    assert least_samples(quantile) == needed
+    samples = [float(number) for number in range(needed)]
+    assert CalibrationCell.from_samples(0, 0.0, samples, quantile).dkl_upper == needed - 1
+    with pytest.raises(CalibrationError):
+        CalibrationCell.from_samples(0, 0.0, samples[1:], quantile)
 
 
 def test_a_budget_missing_at_one_depth_is_not_used():

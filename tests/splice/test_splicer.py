@@ -367,6 +367,8 @@ def test_a_calibration_lets_bounded_splice_inside_it_and_prefill_outside(
         assert _bounded(bundled_engine, seq, block, 1e-9) == "bound_not_reached"
         other = library.get_or_compile(cases[0].block, history[:9])
         assert _bounded(bundled_engine, seq, other, generous) == "not_calibrated"
+        save_calibration(calibration).write_text("{")
+        assert _bounded(bundled_engine, seq, block, generous) == "calibration_refused"
 
 
 def _bounded(engine: Engine, seq: int, block: ToolBlock, epsilon: float) -> str:
