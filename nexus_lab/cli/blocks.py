@@ -32,12 +32,20 @@ _SIZE = re.compile(r"(?P<count>\d+(\.\d+)?)\s*(?P<unit>[kMGT]?)(?P<binary>i?)B?"
 _UNITS = "kmgt"
 _LEAST_DIGITS = 6
 
-Tools = Annotated[Path | None, typer.Option("--registry", help="Tools to tell the blocks by.")]
+Tools = Annotated[
+    Path | None, typer.Option("--registry", metavar="FILE", help="Tools, to say which block is whose.")
+]
 MaybeModel = Annotated[
     str | None,
-    typer.Option("--model", help="Compare with this model; as for build. With --registry: bundled."),
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Say what does not fit this model, named as for build; with --registry it is bundled.",
+    ),
 ]
-System = Annotated[str | None, typer.Option(help="System prompt; the agent's by default.")]
+System = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The system prompt itself; the agent's by default.")
+]
 
 
 @app.command()
@@ -51,16 +59,25 @@ def build(
     conversations: Annotated[
         str | None,
         typer.Option(
-            help="JSON Lines of your own conversations, kept as the typical ones from now on; "
-            "samples goes back to the samples."
+            metavar="FILE",
+            help='Your own conversations, a line each: {"id", "messages"}. Half of them are kept as the '
+            "typical ones from now on; the word samples goes back to the samples.",
         ),
     ] = None,
-    quota: Annotated[str, typer.Option(help="Room for the blocks of all models, or none.")] = "4GiB",
+    quota: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="Room for the blocks of all models, such as 500MB; none is no limit."
+        ),
+    ] = "4GiB",
     threads: Threads = None,
     *,
     flash_attention: Flash = False,
 ) -> None:
-    """Compile the blocks of the tools in FILE; what is there is kept, and a stopped build goes on."""
+    """Compile the blocks of the tools in FILE.
+
+    What is there is kept, and a stopped build goes on when the same command is given again.
+    """
     from nexus_lab.agent.blocks import block_recipes
     from nexus_lab.engine import Engine
     from nexus_lab.registry import RegistryError, load_registry
@@ -132,7 +149,10 @@ def list_(registry: Tools = None, model: MaybeModel = None, threads: Threads = N
 
 @app.command()
 def check(registry: Tools = None, model: MaybeModel = None, threads: Threads = None) -> None:
-    """Read every block whole and name those that are of no use; exit with 1 when one is damaged."""
+    """Read every block whole, and name those that are of no use.
+
+    Exits with 1 when one is damaged.
+    """
     from nexus_lab.splice import BlockState
 
     reports = _survey(registry, model, threads, verify=True)
@@ -154,10 +174,13 @@ def clean(
     of: Annotated[
         list[str] | None,
         typer.Option(
-            help="Remove the blocks of this model, named as list does or by its fingerprint; repeat."
+            metavar="NAME",
+            help="Remove the blocks of this model, named as list does or by its fingerprint; repeat.",
         ),
     ] = None,
-    quota: Annotated[str | None, typer.Option(help="Remove those used longest ago, down to this.")] = None,
+    quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove those used longest ago, down to this size.")
+    ] = None,
     registry: Tools = None,
     model: MaybeModel = None,
     threads: Threads = None,
@@ -167,7 +190,10 @@ def clean(
     foreign: Annotated[bool, typer.Option("--foreign", help="Remove what does not fit --model.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
-    """Remove blocks; they are compiled again when they are asked for."""
+    """Remove blocks that you say.
+
+    They are compiled again when they are asked for.
+    """
     from nexus_lab.splice import BlockState
     from nexus_lab.splice.shelf import unlink
 

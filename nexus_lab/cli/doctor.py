@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from nexus_lab.cli._output import console, plain
-from nexus_lab.errors import Decline
+from nexus_lab.errors import NexusError
 
 __all__ = ["doctor"]
 
@@ -18,14 +18,25 @@ _GIB = 2**30
 
 def doctor(
     folders: Annotated[
-        list[Path] | None, typer.Option("--models", help="Folders to look for GGUF files.")
+        list[Path] | None,
+        typer.Option("--models", metavar="FOLDER", help="Look for GGUF files in this folder too; repeat."),
     ] = None,
-    n_ctx: Annotated[int, typer.Option(help="Context for which memory is estimated.")] = 4096,
+    n_ctx: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Context in tokens for which memory is estimated.")
+    ] = 4096,
     *,
     load: Annotated[bool, typer.Option(help="Load the bundled model and say what it declines.")] = True,
 ) -> None:
-    """Print versions, processor features, kernels, models found, and declines with their reasons."""
+    """Say what is here, what works, and what is declined and why.
+
+    Versions, processor features, kernels, the demonstration's servers, and the GGUF files of --models and of
+    the Hugging Face cache.
+    """
     from nexus_lab.engine import find_models, machine_facts
+
+    for folder in folders or ():
+        if not folder.is_dir():
+            raise NexusError(f"there is no folder {folder}", next_step="name one that holds GGUF files")
 
     facts = machine_facts()
     _print_facts(facts)
@@ -98,11 +109,7 @@ def _print_declines() -> None:
             text = (
                 "✓ works"
                 if decline is None
-                else f"! {decline.code}: {decline.reason} Instead: {decline.instead}"
+                else f"! {decline.code}: {decline.reason}. Instead: {decline.instead}"
             )
             table.add_row(feature.replace("_", " "), plain(text))
     console.print(table)
-
-
-def _shown(decline: Decline) -> str:
-    return f"! {decline.code}: {decline.reason} Instead: {decline.instead}"

@@ -11,10 +11,20 @@ __all__ = ["export"]
 
 
 def export(
-    session: Annotated[Path, typer.Argument(help="NAME.nexus, its zip, or NAME.nexus.json.")],
-    to: Annotated[str, typer.Option("--to", help="html, otlp, perfetto, csv, parquet or json.")] = "html",
+    session: Annotated[
+        Path, typer.Argument(help="A recorded session: NAME.nexus, its zip, or NAME.nexus.json.")
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORM", help="html, otlp, perfetto, csv, parquet or json.")
+    ] = "html",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where; beside the session by default. *.zip packs tables.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="Where; beside the session by default. csv and parquet are folders, or a zip when it ends "
+            "in .zip.",
+        ),
     ] = None,
     contents: Annotated[
         bool,
@@ -23,13 +33,15 @@ def export(
     redact: Annotated[
         list[str] | None,
         typer.Option(
-            "--redact", metavar="PATTERN", help="Regular expression to remove too; can be repeated."
+            "--redact", metavar="PATTERN", help="Regular expression of what is to be removed too; repeat."
         ),
     ] = None,
 ) -> None:
-    """Export a recorded session as HTML, OTLP, Perfetto, CSV, Parquet or a single file.
+    """Export a recorded session in another form.
 
-    Message contents are left out unless --contents is given.
+    html is one page for any browser, otlp and perfetto are for other tools' trace viewers, csv and parquet
+    are tables, json is one file that the JupyterLab extension opens. Message contents are left out unless
+    --contents is given.
     """
     from nexus_lab.cli._output import console, plain
     from nexus_lab.trace import Redactor, read_session

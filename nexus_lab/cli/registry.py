@@ -42,7 +42,12 @@ app = typer.Typer(no_args_is_help=True)
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _SHOWN_PROBLEMS = 5
 
-File = Annotated[Path, typer.Argument(help="Tool list, OpenAPI, client configuration or saved registry.")]
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="MCP, OpenAI or Anthropic tool list, OpenAPI, a client's mcpServers, a saved registry."
+    ),
+]
 
 
 def _safe(value: object, *, style: str = "", limit: int | None = None) -> Text:
@@ -54,10 +59,13 @@ def _safe(value: object, *, style: str = "", limit: int | None = None) -> Text:
 def show(
     file: File,
     schema: Annotated[str | None, typer.Option(help="Show all of this one tool.", metavar="NAME")] = None,
-    server: Annotated[str | None, typer.Option(help="Only tools of this server.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows at most; 0 for all.", min=0)] = 0,
+    server: Annotated[str | None, typer.Option(metavar="NAME", help="Only tools of this server.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Show at most N tools; 0 for all.", min=0)] = 0,
 ) -> None:
-    """Show the tools of FILE, or one of them with its schema. Starts nothing."""
+    """Show the tools of FILE, or one of them with its schema.
+
+    Starts nothing.
+    """
     registry = load_registry(file)
     if schema is not None:
         _show_tool(registry[schema])
@@ -152,7 +160,10 @@ def check(
     file: File,
     deep: Annotated[bool, typer.Option(help="Check schemas against the JSON Schema metaschema too.")] = True,
 ) -> None:
-    """List what is wrong with FILE; exit with 1 when there are errors. Starts nothing."""
+    """List what is wrong with the tools of FILE.
+
+    Exits with 1 when there are errors. Starts nothing.
+    """
     registry = load_registry(file)
     problems = [*registry.problems, *(check_registry_schemas(registry) if deep else ())]
     order = list(Severity)
@@ -169,18 +180,35 @@ def add(
     server: Annotated[
         str | None, typer.Option(help="Command to start, quoted: 'uvx mcp-server-time'.", metavar="COMMAND")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Address of a streamable HTTP server.")] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of a streamable HTTP server.")
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option("--file", help="File to merge: tools, OpenAPI, or a client's servers.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="File to merge: tools, OpenAPI, or a client's servers."),
     ] = None,
     start: Annotated[
-        list[str] | None, typer.Option(help="Start this server that --file or FILE lists.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Start this server that --file or FILE lists; repeat.", metavar="NAME"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the server.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the server; KEY takes ours.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds a server gets to start.", min=0.1)] = 30.0,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the server; by default made of its command.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Environment variable for the server; KEY alone passes yours on; repeat.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds that a server gets to start.", min=0.1)
+    ] = 30.0,
 ) -> None:
-    """Add tools to FILE: of a server that you name (it is started, asked and ended), or of another file."""
+    """Add the tools of a server or of another file to FILE.
+
+    A server that you name is started, asked for its tools and ended.
+    """
     if not (server or url or source or start):
         raise RegistryError("nothing to add", next_step="give --server COMMAND, --url ADDRESS or --file FILE")
     before = load_registry(file) if file.exists() else Registry.of((), name=file.stem)

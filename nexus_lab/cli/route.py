@@ -46,26 +46,51 @@ app = typer.Typer(no_args_is_help=True, cls=_RequestByDefault)
 _STYLES = {"auto": "green", "escalated": "cyan", "escalation_unavailable": "yellow", "no_tool": "magenta"}
 _VIEW_WIDTH = 60
 
-Registry = Annotated[Path, typer.Argument(help="Tool list, OpenAPI, client configuration or saved registry.")]
-Embedder = Annotated[str, typer.Option(help="bundled, stock, a folder, or hf:owner/name.")]
+Registry = Annotated[
+    Path, typer.Argument(help="MCP, OpenAI or Anthropic tool list, OpenAPI, or a saved registry.")
+]
+Embedder = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="bundled (tuned for tools), stock (as it came), a sentence-transformers folder, or "
+        "hf:owner/name.",
+    ),
+]
 
 
 @app.command(_DEFAULT)
 def request(
     registry: Registry,
-    text: Annotated[list[str] | None, typer.Argument(help="Requests.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="Requests, each quoted.")] = None,
     rows: Annotated[
-        Path | None, typer.Option("--rows", help='JSON Lines of {"query", "context"}, routed one by one.')
+        Path | None,
+        typer.Option("--rows", metavar="FILE", help='Requests, a line each: {"query", "context"}.'),
     ] = None,
-    top_k: Annotated[int, typer.Option(help="Candidates shown.", min=1)] = 3,
-    tau: Annotated[float | None, typer.Option(help="Margin of the gate; calibrated by default.")] = None,
+    top_k: Annotated[int, typer.Option(metavar="N", help="Candidates shown.", min=1)] = 3,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MARGIN",
+            help="Lead over the second tool under which a decision escalates; calibrated by default.",
+        ),
+    ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Least score of a tool that fits; calibrated by default.")
+        float | None,
+        typer.Option(
+            metavar="SCORE",
+            help="Fit under which a request is told to have no tool; calibrated by default.",
+        ),
     ] = None,
     embedder: Embedder = "bundled",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each request.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each request, in place of tables.")
+    ] = False,
 ) -> None:
-    """Route requests over REGISTRY (the word "request" may be left out)."""
+    """Route requests over REGISTRY; nothing is run.
+
+    The word "request" may be left out: nexus-lab route tools.json "List my issues".
+    """
     from nexus_lab.routing import Router
 
     router = Router(registry, embedder, tau=tau, threshold=threshold, top_k=top_k)
@@ -83,30 +108,56 @@ def request(
 
 @app.command()
 def calibrate(
-    pairs: Annotated[Path, typer.Option(help="JSON Lines of confusable requests with their right tool.")],
-    registry: Annotated[Path, typer.Option(help="Registry that the pairs were made for.")],
+    pairs: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help='Requests that are easily confused, a line each: {"query", "context", "right"}.',
+        ),
+    ],
+    registry: Annotated[Path, typer.Option(metavar="FILE", help="The tools that the requests are for.")],
     negatives: Annotated[
-        list[Path] | None, typer.Option(help="JSON Lines of requests that no tool fits; repeat.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help='Requests that no tool fits, a line each: {"query"}; repeat.'),
     ] = None,
-    percentile: Annotated[float, typer.Option(help="Percentile of the margins that becomes tau.")] = 20.0,
+    percentile: Annotated[
+        float, typer.Option(metavar="0-100", help="Percentile of the margins that becomes tau.")
+    ] = 20.0,
     risk: Annotated[
-        float | None, typer.Option(help="Least tau within this accuracy of always escalating, instead.")
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="In place of a percentile: the least tau whose accuracy is this near to escalating all.",
+        ),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Share of the requests to use; the others are kept apart.")
+        float,
+        typer.Option(
+            metavar="SHARE", help="Share of the requests to use, 0 to 1; the others are kept apart."
+        ),
     ] = 1.0,
     held: Annotated[
         float,
-        typer.Option(help="Share of the package's requests, not learned from, that takes part."),
+        typer.Option(
+            metavar="SHARE", help="Share of the package's requests, not learned from, that takes part."
+        ),
     ] = 0.0,
     learn_from: Annotated[
         Source, typer.Option(help='What "no tool fits" is fitted to: the files, the package, or all.')
     ] = Source.FILES,
-    target: Annotated[float, typer.Option(help="Share of answerable requests that may be refused.")] = 0.05,
+    target: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of answerable requests that may be refused.")
+    ] = 0.05,
     embedder: Embedder = "bundled",
-    out: Annotated[Path | None, typer.Option(help="File to write; your own calibration by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write; by default the one that your routers read."),
+    ] = None,
 ) -> None:
-    """Calibrate the gate and the abstention, and say how often they err."""
+    """Calibrate the gate and the abstention on your own requests.
+
+    Says how often they err. Routers use what was found from then on.
+    """
     from nexus_lab.routing import Router, calibrate_router, save_calibration
 
     router = Router(registry, embedder)

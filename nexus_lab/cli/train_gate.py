@@ -35,32 +35,57 @@ class Start(StrEnum):
 
 
 def train_gate(
-    registry: Annotated[list[Path], typer.Option(help="Tools; repeat, each with its requests.")],
+    registry: Annotated[
+        list[Path], typer.Option(metavar="FILE", help="Tools; repeat, each with its --requests.")
+    ],
     requests: Annotated[
         list[str],
-        typer.Option(help='JSON Lines of {"tool", "request"}, with commas; "package" for what comes along.'),
+        typer.Option(
+            metavar="FILE,...",
+            help='Requests for these tools, a line each: {"tool", "request"}; "package" for those that come '
+            "with it.",
+        ),
     ],
     kept_apart: Annotated[
-        list[float] | None, typer.Option(help="Share of a registry's tools to leave out, in the same order.")
+        list[float] | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of a registry's tools to leave out, 0 to 1; repeat, in the order of --registry.",
+        ),
     ] = None,
     without_server: Annotated[
-        list[str] | None, typer.Option(help="Leave the tools of this server out; repeat.")
+        list[str] | None, typer.Option(metavar="NAME", help="Leave the tools of this server out; repeat.")
     ] = None,
-    part: Annotated[Part, typer.Option(help="The cross-encoder, or the embedder before it.")] = Part.READER,
-    start: Annotated[Start, typer.Option(help="What the cross-encoder goes on from.")] = Start.SHIPPED,
-    minutes: Annotated[float, typer.Option(help="At most so long.", min=0.05)] = 5.0,
-    epochs: Annotated[float, typer.Option(help="At most so often over the requests.", min=0.01)] = 3.0,
+    part: Annotated[
+        Part, typer.Option(help="What is trained: the cross-encoder (reader), or the embedder before it.")
+    ] = Part.READER,
+    start: Annotated[
+        Start, typer.Option(help="What the cross-encoder goes on from: the shipped one, or the embedder.")
+    ] = Start.SHIPPED,
+    minutes: Annotated[
+        float, typer.Option(metavar="MINUTES", help="Train for at most so long.", min=0.05)
+    ] = 5.0,
+    epochs: Annotated[
+        float, typer.Option(metavar="TIMES", help="Go over the requests at most so often.", min=0.01)
+    ] = 3.0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the weights; where routers look for yours by default.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of the weights; by default where routers look for yours."
+        ),
     ] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder in which the cross-encoder so far is kept as it is trained.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep the cross-encoder here while it is trained."),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads; one loses the least on a busy machine.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Threads; one loses the least on a busy machine.")
+    ] = 1,
 ) -> None:
-    """Train the gate's models on your registry; Ctrl-C leaves everything as it was.
+    """Train the gate's models on your own tools.
 
-    The weights are used from the next router on. Calibrate the gate afterwards: nexus-lab route calibrate.
+    Ctrl-C leaves everything as it was. The weights are used from the next router on. Calibrate the gate
+    afterwards: nexus-lab route calibrate.
     """
     import torch
     from rich.markup import escape
