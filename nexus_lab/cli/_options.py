@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "Adapter",
     "Context",
     "Flash",
     "Json",
     "Limit",
     "Model",
+    "PriceList",
     "Resume",
+    "Talks",
     "Threads",
     "Trajectories",
     "Turns",
@@ -32,20 +35,74 @@ __all__ = [
 
 _Number = TypeVar("_Number", int, float)
 
-Flash = Annotated[bool, typer.Option("--flash-attention", help="Use flash attention.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the results here.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many conversations.")]
-Model = Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")]
-Threads = Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="GGUF file of a LoRA adapter that runs with the model; none by default."
+    ),
+]
+Flash = Annotated[
+    bool,
+    typer.Option("--flash-attention", help="Use flash attention; attention rows cannot be captured with it."),
+]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        # A folder would be found out when all had been measured.
+        dir_okay=False,
+        help="Write every figure here, with n, its interval and the machine.",
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Only the first N conversations; all by default.")
+]
+Model = Annotated[
+    str, typer.Option(metavar="MODEL", help="bundled, a GGUF file, or hf:owner/repo/file.gguf.")
+]
+PriceList = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME=PRICE,...",
+        help="Prices of a token prefilled or decoded, a KV cell attended or scanned, and a cell of the "
+        "peak; by default prefilled=1,decoded=4,attended=0.0005,scanned=0,peak=0.",
+    ),
+]
+Talks = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help='Conversations, a line each: {"id", "messages": [{"role", "content", "tool_calls"}]}.',
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Threads; the physical cores by default.")
+]
 Trajectories = Annotated[
-    Path | None, typer.Option(help="JSON Lines of conversations to splice behind; samples by default.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help='Conversations to splice behind, a line each: {"id", "messages": [{"role", "content"}]}; '
+        "samples by default.",
+    ),
 ]
-Turns = Annotated[int | None, typer.Option(min=1, help="Only the first so many replies of each.")]
-Resume = Annotated[bool, typer.Option(help="Take up what an earlier run finished.")]
+Turns = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Only the first N replies of each conversation; all by default."),
+]
+Resume = Annotated[bool, typer.Option(help="Go on from the tasks that an earlier run finished.")]
 Work = Annotated[
-    Path | None, typer.Option(help="Folder of the finished tasks, which the next run goes on from.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Keep the finished tasks here, for later runs as well; in the package's cache by default.",
+    ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes of one thread; the cores by default.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Processes, of one thread each; as many as cores by default."),
+]
 
 
 class Context(StrEnum):

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nexus_lab.cli._options import Flash, Json, Limit, Model, Resume, Threads, Turns, Work, numbers
+from nexus_lab.cli._options import (
+    Flash,
+    Json,
+    Limit,
+    Model,
+    PriceList,
+    Resume,
+    Talks,
+    Threads,
+    Turns,
+    Work,
+    numbers,
+)
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import bar, told_when_stopped
 from nexus_lab.cli._results import show_sweep
@@ -16,28 +27,37 @@ __all__ = ["attention", "cache"]
 
 
 def cache(
-    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations, as of tau-bench.")],
+    trajectories: Talks,
     policies: Annotated[
-        str, typer.Option(help="Policies with commas, such as full,trim(keep_last=1); all by default.")
+        str,
+        typer.Option(
+            metavar="POLICY,...",
+            help="Policies to compare, such as full,trim(keep_last=1); all of nexus-lab policies by default.",
+        ),
     ] = "",
     model: Model = "bundled",
     limit: Limit = None,
     turns: Turns = None,
-    prices: Annotated[
-        str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
-    ] = "",
+    prices: PriceList = "",
     threads: Threads = None,
     work: Work = None,
     json: Json = None,
     *,
     resume: Resume = True,
-    restore: Annotated[bool, typer.Option(help="Measure the restore of programs with drops.")] = True,
+    restore: Annotated[
+        bool, typer.Option(help="Time the restore of states that have dropped something.")
+    ] = True,
     dry: Annotated[
-        bool, typer.Option("--dry", help="Count tokens, cells and cost only; the model does not run.")
+        bool,
+        typer.Option(
+            "--dry", help="Only count tokens, cells and cost; nothing is computed, which takes seconds."
+        ),
     ] = False,
     flash_attention: Flash = False,
 ) -> None:
-    """Replay real conversations under cache policies: likelihood of the real replies, cost, latency.
+    """Replay real conversations under cache policies.
+
+    Tells how likely each policy leaves the real replies (NLL per token, in nats), its cost and its latency.
 
     A run that was stopped goes on where it was when the same command is given again.
     """
@@ -70,16 +90,25 @@ def cache(
 
 
 def attention(
-    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations, as of tau-bench.")],
-    policy: Annotated[str, typer.Option(help="Cache policy while they are replayed.")] = "full",
+    trajectories: Talks,
+    policy: Annotated[
+        str,
+        typer.Option(metavar="POLICY", help="Cache policy while they are replayed; see nexus-lab policies."),
+    ] = "full",
     model: Model = "bundled",
     limit: Limit = None,
     turns: Turns = None,
-    layers: Annotated[str, typer.Option(help="Layers with commas; five, evenly spread, by default.")] = "",
+    layers: Annotated[
+        str,
+        typer.Option(metavar="N,...", help="Layers to look at, from 0; five, evenly spread, by default."),
+    ] = "",
     threads: Threads = None,
     json: Json = None,
 ) -> None:
-    """Measure how much attention real replies pay to each role and age of message."""
+    """Measure what messages real replies pay attention to.
+
+    The attention is captured from the model and summed by the role and the age of each message.
+    """
     from nexus_lab.bench.attention import study_attention
     from nexus_lab.bench.cache_replay import load_for
     from nexus_lab.bench.trajectories import read_trajectories

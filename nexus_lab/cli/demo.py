@@ -7,29 +7,37 @@ from typing import Annotated
 
 import typer
 
+from nexus_lab.cli._options import Model, Threads
 from nexus_lab.cli._output import console, plain
 
 __all__ = ["demo"]
 
-_FOLDER = Path("demo-session")
 _NARROW = 120
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for work files, session and report.")] = Path(
-        "demo-session"
-    ),
-    model: Annotated[
-        str, typer.Option(help="bundled, a GGUF file, or hf:owner/repository/file.")
-    ] = "bundled",
-    threads: Annotated[int | None, typer.Option(help="Threads; the physical cores by default.")] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "--output",
+            metavar="FOLDER",
+            help="Folder for work files, session and report; an earlier demonstration in it goes.",
+        ),
+    ] = Path("demo-session"),
+    model: Model = "bundled",
+    threads: Threads = None,
     *,
     shadow: Annotated[bool, typer.Option(help="Measure each splice against a full prefill.")] = True,
     setup: Annotated[
-        bool, typer.Option("--setup", help="Only check models and install the servers.")
+        bool,
+        typer.Option("--setup", help="Only check the models and install the servers: once, while online."),
     ] = False,
 ) -> None:
-    """Run real requests through real MCP servers on a local model, and record the session."""
+    """Run the whole job once, on real MCP servers, and record it.
+
+    Prints a row for each request, and leaves a session and an HTML report in the folder.
+    """
     if setup:
         _set_up()
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nexus_lab.cli._options import Json, Limit, Model, Threads, Turns, listed
+from nexus_lab.cli._options import Json, Limit, Model, PriceList, Talks, Threads, Turns, listed
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import told_when_stopped
 from nexus_lab.cli._results import show_sweep
@@ -38,29 +38,55 @@ class ProposedBy(StrEnum):
 
 @app.command()
 def policy(
-    trajectories: Annotated[Path, typer.Option(help="JSON Lines of conversations to tune on.")],
-    work: Annotated[Path, typer.Option(help="Folder of the trials, which the next run goes on from.")],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 20,
-    proposer: Annotated[ProposedBy, typer.Option(help="Who writes the next policy.")] = ProposedBy.OPTUNA,
-    policies: Annotated[str, typer.Option(help="Names to choose from, with commas; all by default.")] = "",
-    first: Annotated[str, typer.Option(help="Policies to begin with.")] = "full,rolling_drop_repos",
-    endpoint: Annotated[str, typer.Option(help="OpenAI-compatible address, ending in /v1.")] = "",
-    endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
+    trajectories: Talks,
+    work: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder that keeps the trials, which the next run goes on from."),
+    ],
+    trials: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials in all, those of earlier runs included.")
+    ] = 20,
+    proposer: Annotated[
+        ProposedBy,
+        typer.Option(
+            help="Who writes the next policy: optuna (extra search), the model --writer, or --endpoint."
+        ),
+    ] = ProposedBy.OPTUNA,
+    policies: Annotated[
+        str,
+        typer.Option(metavar="NAME,...", help="Names of policies to choose from; all by default."),
+    ] = "",
+    first: Annotated[
+        str, typer.Option(metavar="POLICY,...", help="Policies to try first.")
+    ] = "full,rolling_drop_repos",
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="OpenAI-compatible address, ending in /v1, for --proposer endpoint."
+        ),
+    ] = "",
+    endpoint_model: Annotated[str, typer.Option(metavar="NAME", help="The model's name there.")] = "",
     key_env: Annotated[
-        str | None, typer.Option(help="Environment variable of the endpoint's API key; none is sent without.")
+        str | None,
+        typer.Option(
+            metavar="VARIABLE", help="Environment variable of the endpoint's API key; none is sent without."
+        ),
     ] = None,
-    writer: Annotated[str, typer.Option(help="The model that proposes, for --proposer model.")] = "bundled",
+    writer: Annotated[
+        str, typer.Option(metavar="MODEL", help="The model that proposes, for --proposer model.")
+    ] = "bundled",
     model: Model = "bundled",
     limit: Limit = None,
     turns: Turns = None,
-    prices: Annotated[
-        str, typer.Option(help="Prices with commas: prefilled, decoded, attended, scanned, peak.")
-    ] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the proposer.")] = 0,
+    prices: PriceList = "",
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the proposer.")] = 0,
     threads: Threads = None,
     json: Json = None,
 ) -> None:
-    """Search for cache policies that are cheap and keep real replies likely; shows the Pareto front.
+    """Search for cheap cache policies that keep real replies likely.
+
+    Each is tried on the conversations, which --model reads; those that nothing beats in both cost and
+    likelihood are the Pareto front.
 
     A run that was stopped goes on where it was when the same command is given again.
     """

@@ -116,7 +116,7 @@ def _fresh_folder(folder: Path) -> Path:
         others = sorted(path.name for path in folder.iterdir() if path.name not in known)
         if others:
             raise NexusError(
-                f"{folder} holds other files ({others[0]})", next_step="choose an empty folder with --output"
+                f"{folder} holds other files ({others[0]})", next_step="choose an empty folder with --out"
             )
         shutil.rmtree(folder)
     work = folder / "work"
