@@ -12,6 +12,9 @@ from nexus_lab.cache import Append, Repair, Splice
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.splice import (
+    Choice,
+    Full,
+    NoRepair,
     RepairKind,
     choose_for,
     compare_logits,
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.engine import Engine
     from nexus_lab.settings import Profile
-    from nexus_lab.splice import BlockContext, BlockLibrary, Choice, RepairPlan, ToolBlock
+    from nexus_lab.splice import BlockContext, BlockLibrary, RepairPlan, ToolBlock
 
 __all__ = ["Spliced", "Splicer"]
 
@@ -118,7 +121,9 @@ class Splicer:
                 conversation.step(Append(tokens), note="tool block as text")
             else:
                 row = replace(row, block=block.path.stem)
-                self._splice(conversation, block, row.block or "", choice.plan, anchored=anchored)
+                choice = self._splice(conversation, block, row.block or "", choice.plan, anchored=anchored)
+                if choice.declined is not None:
+                    row, declined = _with_plan(row, choice, anchored=anchored), choice.declined
             if declined is not None:
                 span.decline(declined)
             span.set(path=row.path, repaired=row.repaired, tokens=len(tokens))
@@ -165,15 +170,21 @@ class Splicer:
         plan: RepairPlan,
         *,
         anchored: bool,
-    ) -> None:
+    ) -> Choice:
+        """Splice and repair; returns what was done of the plan, and why where that is not all of it."""
         first = conversation.n_tokens
         splice = Splice(address, block.tokens, block.anchor)
-        conversation.step(splice, note="tool block", anchored=anchored)
+        done = conversation.step(splice, note="tool block", anchored=anchored)
+        if done.declined:  # its file was lost since it was chosen: the tokens have been computed
+            return Choice(Full().plan(block.n_tokens, first), done.declined[0])
         if plan.count:
             selection = tuple(first + index for index in plan.recomputed)
             carry = plan.kind is RepairKind.CARRIED
             with self._emitter.span(EventKind.REPAIR, plan.kind.value, tokens=plan.count):
-                conversation.step(Repair(selection, carry=carry), note=f"{plan.kind.value} repair")
+                done = conversation.step(Repair(selection, carry=carry), note=f"{plan.kind.value} repair")
+            if done.declined:
+                return Choice(NoRepair().plan(block.n_tokens, first), done.declined[0])
+        return Choice(plan)
 
     def shadow(
         self, conversation: Conversation, spliced: Spliced, prompt: tuple[int, ...], reply: tuple[int, ...]
@@ -255,4 +266,12 @@ def _with_plan(row: FidelityRow, choice: Choice, *, anchored: bool) -> FidelityR
         path = "repaired"
     else:
         path = "anchored" if anchored else "unrepaired"
-    return replace(row, path=path, repaired=plan.count, strategy=plan.kind.value, budget=plan.fraction)
+    block = None if path == "prefill" else row.block
+    return replace(
+        row,
+        path=path,
+        block=block,
+        repaired=plan.count,
+        strategy=plan.kind.value,
+        budget=plan.fraction,
+    )

@@ -7,7 +7,14 @@ import pytest
 
 from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.cache import Repair
-from nexus_lab.splice import BlockCompiler, Carried, build_blocks, splice_block
+from nexus_lab.splice import (
+    BlockCompiler,
+    BlockLibrary,
+    BlockUnknown,
+    Carried,
+    build_blocks,
+    splice_block,
+)
 
 pytestmark = pytest.mark.model
 
@@ -80,6 +87,22 @@ def test_a_turn_carries_the_shift_of_the_head_as_the_lab_measures_it(make_agent)
     for layer in range(live.n_layer):
         near = np.abs(live.key(layer).astype(np.float32) - measured.key(layer)).max()
         assert near < 0.05 * np.abs(measured.key(layer)).max()
+
+
+def test_a_block_that_is_lost_before_it_is_spliced_counts_as_prefilled(make_agent, monkeypatch):
+    agent = make_agent("hello", schema_mode="splice(fixed)", repair_budget=0.5)
+    agent.ask("Say hello")
+
+    def lost(_library, address):
+        raise BlockUnknown(f"there is no compiled block {address}", next_step="compile it")
+
+    monkeypatch.setattr(BlockLibrary, "get", lost)
+    turn = agent.ask("Say hello again")
+    row = turn.splice
+    assert (row.path, row.strategy, row.repaired, row.block) == ("prefill", "full", row.n_tokens, None)
+    assert row.decline.code == "block_refused"
+    assert turn.reused_tokens < row.n_tokens
+    assert turn.arguments == {"text": "hello"}
 
 
 def _rows_behind(agent, n_past):
