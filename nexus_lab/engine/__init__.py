@@ -11,6 +11,7 @@ from nexus_lab._lazy import lazy_names
 
 if TYPE_CHECKING:
     from nexus_lab.engine.base import (
+        AdapterInfo,
         DecodeCall,
         DecodeSchedule,
         Generation,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nexus_lab.engine.catalogue import find_models, resolve_model
     from nexus_lab.engine.engine import Engine
     from nexus_lab.engine.errors import (
+        AdapterMismatch,
         ChatTemplateError,
         ContextFull,
         EngineClosed,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         StateRestoreFailed,
         TokenError,
         TruncatedModel,
+        UnsupportedAdapter,
         UnsupportedModel,
     )
     from nexus_lab.engine.grammar import GrammarMask
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "base": (
+        "AdapterInfo",
         "DecodeCall",
         "DecodeSchedule",
         "Generation",
@@ -65,6 +69,7 @@ _HOMES = {
     "catalogue": ("find_models", "resolve_model"),
     "engine": ("Engine",),
     "errors": (
+        "AdapterMismatch",
         "ChatTemplateError",
         "ContextFull",
         "EngineClosed",
@@ -82,6 +87,7 @@ _HOMES = {
         "StateRestoreFailed",
         "TokenError",
         "TruncatedModel",
+        "UnsupportedAdapter",
         "UnsupportedModel",
     ),
     "grammar": ("GrammarMask",),
@@ -94,6 +100,8 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AdapterInfo",
+    "AdapterMismatch",
     "AttentionCapture",
     "ChatTemplateError",
     "ContextFull",
@@ -128,6 +136,7 @@ __all__ = [
     "TokenError",
     "TokenMask",
     "TruncatedModel",
+    "UnsupportedAdapter",
     "UnsupportedModel",
     "cap_threads",
     "find_models",

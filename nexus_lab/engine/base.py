@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nexus_lab.errors import Decline
 
 __all__ = [
+    "AdapterInfo",
     "DecodeCall",
     "DecodeSchedule",
     "Generation",
@@ -54,6 +55,35 @@ class StopReason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInfo:
+    """What is known of a LoRA adapter that runs with a model.
+
+    Attributes
+    ----------
+    sha256
+        Hex digest of the file; part of the model's fingerprint.
+    rank
+        Largest inner width of its pairs.
+    alpha
+        Each pair is weighed by this over its rank; 0 leaves it as it is.
+    targets
+        Names of the model's tensors that it changes.
+    """
+
+    name: str
+    path: Path
+    sha256: str
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    size_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON values; of the targets their number."""
+        return {**asdict(self), "path": str(self.path), "targets": len(self.targets)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What is known of the loaded model.
 
@@ -64,7 +94,9 @@ class ModelInfo:
     head_dim_k, head_dim_v
         Width of one key and one value head.
     fingerprint
-        32 hex digits that name model and tokenizer together, as block files carry them.
+        32 hex digits that name model, tokenizer and adapter together, as block files carry them.
+    adapter
+        The LoRA adapter that runs with it, if there is one.
     """
 
     name: str
@@ -83,10 +115,13 @@ class ModelInfo:
     fingerprint: str
     size_bytes: int
     license: str | None
+    adapter: AdapterInfo | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as JSON values."""
-        return {**asdict(self), "path": str(self.path)}
+        """Return the facts as JSON values; the adapter's only where there is one."""
+        facts = {**asdict(self), "path": str(self.path)}
+        del facts["adapter"]
+        return facts if self.adapter is None else {**facts, "adapter": self.adapter.to_dict()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,13 @@ _N_SEQUENCES = N_SLOTS + N_SCRATCH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
-    """Parameters of a context; see `Engine.load`."""
+    """Parameters of a context; see `Engine.load`.
+
+    Attributes
+    ----------
+    adapter
+        A LoRA adapter that has been held against the model.
+    """
 
     n_ctx: int
     n_batch: int
@@ -39,6 +45,7 @@ class ContextSettings:
     threads: int
     kv_type: KvType
     gpu_layers: int
+    adapter: Path | None = None
 
 
 class LlamaContext:
@@ -74,7 +81,10 @@ class LlamaContext:
             self.window = max(0, int(self._lib.llama_model_n_swa(self.model)))
             try:
                 self._check_decodes(path)
+                # Before the context, which reserves the room of its graph by the adapters that are loaded.
+                adapter = self._load_adapter(settings.adapter, tail)
                 self.ctx = self._make_context(settings, tail)
+                self._set_adapter(adapter, tail)
             except (ModelLoadFailed, UnsupportedModel):
                 self.free()
                 raise
@@ -112,6 +122,28 @@ class LlamaContext:
                     f"{path.name} is {kind}, which does not continue a prompt token after token",
                     next_step="use the GGUF of a decoder-only language model",
                 )
+
+    def _load_adapter(self, path: Path | None, tail: LogTail) -> Any:
+        """Return the adapter, which is freed with the model; ``None`` where there is none."""
+        if path is None:
+            return None
+        adapter = self._lib.llama_adapter_lora_init(self.model, str(path).encode())
+        if not adapter:
+            raise ModelLoadFailed(
+                f"llama.cpp cannot load the adapter {path}: {tail.text() or 'it gives no reason'}",
+                next_step="write the adapter again, or leave it out",
+            )
+        return adapter
+
+    def _set_adapter(self, adapter: Any, tail: LogTail) -> None:
+        if adapter is None:
+            return
+        held = (self._lib.llama_adapter_lora_p_ctypes * 1)(adapter)
+        if self._lib.llama_set_adapters_lora(self.ctx, held, 1, (ctypes.c_float * 1)(1.0)) != 0:
+            raise ModelLoadFailed(
+                f"llama.cpp does not run the adapter: {tail.text() or 'it gives no reason'}",
+                next_step="leave the adapter out",
+            )
 
     def _make_context(self, settings: ContextSettings, tail: LogTail) -> Any:
         lib = self._lib

@@ -90,6 +90,7 @@ class Engine(ModelText):
         seed: int = 0,
         capture: bool = False,
         gpu_layers: int = 0,
+        adapter: str | Path | None = None,
     ) -> Engine:
         """Load a model and make its context.
 
@@ -111,11 +112,16 @@ class Engine(ModelText):
             Insist that attention rows can be captured.
         gpu_layers
             Layers given to a GPU, where this build of llama.cpp has one.
+        adapter
+            GGUF file of a LoRA adapter that runs with the model, always. It is part of the model's
+            fingerprint: blocks, snapshots and calibrations made without it are foreign, and the other way.
 
         Raises
         ------
         ModelNotFound, ModelUnavailable, NotAGguf, TruncatedModel, UnsupportedModel, ModelLoadFailed
             When there is no such model, or it cannot be used.
+        AdapterMismatch, UnsupportedAdapter
+            When the adapter belongs to another model, or is of a kind that is not run here.
         EngineError
             When a setting means nothing.
         """
@@ -134,7 +140,7 @@ class Engine(ModelText):
             kv_type=_kv_type(kv_type),
             gpu_layers=gpu_layers,
         )
-        loaded = load(model, settings)
+        loaded = load(model, settings, adapter=adapter)
         if capture and "attention_capture" in loaded.declines:
             loaded.runtime.close()
             raise EngineError(

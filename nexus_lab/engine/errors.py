@@ -5,6 +5,7 @@ from __future__ import annotations
 from nexus_lab.errors import NexusError
 
 __all__ = [
+    "AdapterMismatch",
     "ChatTemplateError",
     "ContextFull",
     "EngineClosed",
@@ -22,6 +23,7 @@ __all__ = [
     "StateRestoreFailed",
     "TokenError",
     "TruncatedModel",
+    "UnsupportedAdapter",
     "UnsupportedModel",
 ]
 
@@ -50,8 +52,16 @@ class UnsupportedModel(EngineError):
     """A GGUF that cannot generate text, for example an embedding model."""
 
 
+class AdapterMismatch(EngineError):
+    """A LoRA adapter of another model: its architecture, a tensor or a shape is not this one's."""
+
+
+class UnsupportedAdapter(EngineError):
+    """A GGUF that is no LoRA adapter, or one of a kind that is not run here."""
+
+
 class ModelLoadFailed(EngineError):
-    """llama.cpp refused the model or the context; its own words are in the problem."""
+    """llama.cpp refused the model, its adapter or the context; its own words are in the problem."""
 
 
 class EngineClosed(EngineError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,12 +104,15 @@ class GgufFile:
     ----------
     metadata
         Values by key; an array longer than 256 entries is replaced by a `LongArray`.
+    kinds
+        GGUF's number of each value's type, by key: llama.cpp ends the process at a float of the wrong width.
     """
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorEntry]
     size_bytes: int
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def architecture(self) -> str:
@@ -233,10 +236,10 @@ def _read(path: Path, cursor: _Cursor, size: int) -> GgufFile:
     n_tensors, n_values = cursor.scalar("Q"), cursor.scalar("Q")
     if max(n_tensors, n_values) > _MOST_ENTRIES:
         raise _foreign(path, f"it claims {n_tensors} tensors and {n_values} values")
-    metadata = {}
+    metadata, kinds = {}, {}
     for _ in range(n_values):
-        key = cursor.string()
-        metadata[key] = cursor.value(cursor.scalar("I"))
+        key, kind = cursor.string(), cursor.scalar("I")
+        metadata[key], kinds[key] = cursor.value(kind), kind
     entries = [_tensor(cursor, path) for _ in range(n_tensors)]
     _check_values(path, metadata)
     alignment = metadata.get("general.alignment", 32)
@@ -246,7 +249,7 @@ def _read(path: Path, cursor: _Cursor, size: int) -> GgufFile:
         for entry in entries
     }
     _check_whole(path, tensors, size)
-    return GgufFile(path, metadata, tensors, size)
+    return GgufFile(path, metadata, tensors, size, kinds)
 
 
 def _check_values(path: Path, metadata: Mapping[str, Any]) -> None:

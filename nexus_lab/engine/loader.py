@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nexus_lab.engine.adapter import model_fingerprint, read_adapter
 from nexus_lab.engine.base import ModelInfo
 from nexus_lab.engine.catalogue import check_generates, file_sha256, resolve_model
 from nexus_lab.engine.chat import ChatTemplate
@@ -18,8 +19,7 @@ from nexus_lab.engine.runtime import Runtime
 from nexus_lab.engine.vocab import Vocabulary
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from nexus_lab.engine.base import AdapterInfo
     from nexus_lab.engine.gguf_file import GgufFile
     from nexus_lab.errors import Decline
 
@@ -41,27 +41,31 @@ class Loaded:
     declines: dict[str, Decline]
 
 
-def load(model: str | Path, settings: ContextSettings) -> Loaded:
-    """Load `model` under `settings`; see `Engine.load` for the errors."""
+def load(model: str | Path, settings: ContextSettings, *, adapter: str | Path | None = None) -> Loaded:
+    """Load `model` under `settings`, with an adapter if one is named; see `Engine.load` for the errors."""
     from nexus_lab import _core
 
     path = resolve_model(model)
     gguf = read_gguf(path)
     check_generates(gguf)
+    lora = None if adapter is None else read_adapter(Path(adapter).expanduser(), gguf)
+    settings = replace(settings, adapter=None if lora is None else lora.path)
     bridge = _core.EvalBridge(function_addresses())
     runtime = Runtime(lambda: LlamaContext(path, settings, bridge), bridge)
     try:
-        return _complete(runtime, gguf, settings)
+        return _complete(runtime, gguf, settings, lora)
     except BaseException:
         runtime.close()
         raise
 
 
-def _complete(runtime: Runtime, gguf: GgufFile, settings: ContextSettings) -> Loaded:
+def _complete(
+    runtime: Runtime, gguf: GgufFile, settings: ContextSettings, adapter: AdapterInfo | None
+) -> Loaded:
     lib, model = llama(), runtime.context.model
     vocabulary = Vocabulary(runtime.context.vocab)
     rope_type = int(lib.llama_model_rope_type(model))
-    info = _info(runtime, gguf, rope_type)
+    info = _info(runtime, gguf, rope_type, adapter)
     declines = static_declines(
         recurrent=bool(lib.llama_model_is_recurrent(model)),
         hybrid=bool(lib.llama_model_is_hybrid(model)),
@@ -90,7 +94,7 @@ def _complete(runtime: Runtime, gguf: GgufFile, settings: ContextSettings) -> Lo
     )
 
 
-def _info(runtime: Runtime, gguf: GgufFile, rope_type: int) -> ModelInfo:
+def _info(runtime: Runtime, gguf: GgufFile, rope_type: int, adapter: AdapterInfo | None) -> ModelInfo:
     lib, context = llama(), runtime.context
     n_head = int(lib.llama_model_n_head(context.model))
     n_embd = int(lib.llama_model_n_embd(context.model))
@@ -111,8 +115,8 @@ def _info(runtime: Runtime, gguf: GgufFile, rope_type: int) -> ModelInfo:
         n_vocab=context.n_vocab,
         n_ctx_train=int(lib.llama_model_n_ctx_train(context.model)),
         rope=None if pairing is None else rope_from_gguf(gguf, pairing=pairing, n_ctx=context.n_ctx),
-        # The tokenizer is part of the file, so its digest names both.
-        fingerprint=hashlib.sha256(b"nexus model\0" + sha256.encode()).hexdigest()[:32],
+        fingerprint=model_fingerprint(sha256, adapter),
+        adapter=adapter,
         size_bytes=gguf.size_bytes,
         license=None if license_name is None else str(license_name),
     )
