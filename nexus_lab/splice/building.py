@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.splice.library import BlockLibrary
 
-__all__ = ["BlockRecipe", "BuildReport", "QuotaTooSmall", "build_blocks", "payload_bytes"]
+__all__ = ["BlockRecipe", "BuildReport", "QuotaTooSmall", "build_blocks", "file_bytes"]
+
+# The layout of a block file, see block_file.hpp: header, a token id each, with a profile a float32 each.
+_HEADER, _WORD, _PAGE = 128, 4, 2 << 20
 
 
 class QuotaTooSmall(NexusError):
@@ -93,18 +96,26 @@ def build_blocks(
     return BuildReport(compiled=tuple(compiled), found=tuple(found), nbytes=nbytes)
 
 
-def payload_bytes(engine: Engine, n_tokens: int) -> int:
-    """Bytes of keys and values of `n_tokens`; a file is somewhat longer, since its parts begin on pages."""
-    header = model_header(engine)
-    return n_tokens * int(header.n_layer) * (int(header.k_row_bytes) + int(header.v_row_bytes))
+def file_bytes(engine: Engine, recipe: BlockRecipe) -> int:
+    """Length that the file of a block will have; its keys and its values begin on pages of 2 MiB each."""
+    header, n_tokens = model_header(engine), len(recipe.tokens)
+    of_token = _WORD * (2 if recipe.context.probes else 1)
+    keys = _paged(_HEADER + n_tokens * of_token)
+    values = _paged(keys + n_tokens * int(header.n_layer) * int(header.k_row_bytes))
+    return values + n_tokens * int(header.n_layer) * int(header.v_row_bytes)
+
+
+def _paged(n_bytes: int) -> int:
+    return -(-n_bytes // _PAGE) * _PAGE
 
 
 def _check_quota(library: BlockLibrary, recipes: Sequence[BlockRecipe]) -> None:
     if library.quota is None:
         return
-    needed = payload_bytes(library.engine, sum(len(recipe.tokens) for recipe in recipes))
+    files = {library.address(recipe.tokens, recipe.context): recipe for recipe in recipes}
+    needed = sum(file_bytes(library.engine, recipe) for recipe in files.values())
     if needed > library.quota:
         raise QuotaTooSmall(
-            f"{len(recipes)} blocks take at least {needed} bytes, and the quota is {library.quota}",
+            f"{len(files)} blocks take {needed} bytes, and the quota is {library.quota}",
             next_step="give a larger quota, or fewer tools",
         )

@@ -16,6 +16,7 @@ from waiting import meanwhile
 from nexus_lab.cache import Append, CacheProgram, ProgramRunner, Splice
 from nexus_lab.engine import Engine
 from nexus_lab.splice import (
+    BlockContext,
     BlockLibrary,
     BlockRecipe,
     LibraryBlocks,
@@ -25,6 +26,7 @@ from nexus_lab.splice import (
     build_blocks,
 )
 from nexus_lab.splice import library as library_module
+from nexus_lab.splice.building import file_bytes
 from nexus_lab.splice.shelf import compiling, entries, leftovers, touch, trim
 
 pytestmark = pytest.mark.model
@@ -86,6 +88,20 @@ def test_a_block_larger_than_the_quota_serves_whoever_asked_for_it(
     assert caught.value.next_step
     assert _there(library, words[1]) == [False]
     assert BlockLibrary(bundled_engine, tmp_path, quota=None).trim() == ()
+
+
+def test_blocks_that_would_evict_each_other_are_not_built(
+    library: BlockLibrary, words: list[tuple[int, ...]], history: tuple[int, ...]
+):
+    contexts = (BlockContext(), BlockContext(history[:4], (history[:6],), consensus=True))
+    recipes = [BlockRecipe(str(place), words[place], context) for place, context in enumerate(contexts)]
+    lengths = [library.get_or_compile(each.tokens, each.context).nbytes for each in recipes]
+    assert [file_bytes(library.engine, each) for each in recipes] == lengths
+    needed = sum(lengths)
+    with pytest.raises(QuotaTooSmall, match=f"2 blocks take {needed} bytes"):
+        build_blocks(BlockLibrary(library.engine, library.root, quota=needed - 1), recipes)
+    report = build_blocks(BlockLibrary(library.engine, library.root, quota=needed), [*recipes, recipes[0]])
+    assert report.found == ("0", "1", "0")
 
 
 def test_a_file_counts_once_when_two_trim_at_once(library: BlockLibrary, words: list[tuple[int, ...]]):
