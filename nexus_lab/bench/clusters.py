@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["cluster_mean", "cluster_ratio", "cluster_share", "percentile_interval", "resampled_clusters"]
+__all__ = [
+    "cluster_mean",
+    "cluster_median",
+    "cluster_ratio",
+    "cluster_share",
+    "percentile_interval",
+    "resampled_clusters",
+]
 
 
 def resampled_clusters(n_clusters: int) -> NDArray[np.int64]:
@@ -75,6 +82,40 @@ def cluster_mean(
 ) -> Result:
     """Return the mean over cells with a bootstrap interval over clusters of cells."""
     return cluster_ratio(values, np.ones(len(values)), clusters, case=case, metric=metric, unit=unit)
+
+
+def cluster_median(
+    values: Sequence[float] | NDArray[Any],
+    clusters: Sequence[object],
+    *,
+    case: Mapping[str, Any],
+    metric: str,
+    unit: str = "",
+) -> Result:
+    """Return the median over cells with a bootstrap interval over clusters of cells.
+
+    Returns
+    -------
+    Result
+        Without an interval when there is one cluster only.
+    """
+    place, n_clusters = _places(clusters)
+    order = np.argsort(np.asarray(values, np.float64))
+    rising, owner = np.asarray(values, np.float64)[order], place[order]
+    low = high = None
+    if n_clusters > 1:
+        low, high = percentile_interval(_repeated_medians(rising, resampled_clusters(n_clusters)[:, owner]))
+    value = float(np.median(rising))
+    return Result(case=case, metric=metric, value=value, low=low, high=high, n=len(place), unit=unit)
+
+
+def _repeated_medians(rising: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the median of `rising`, [n], with each value as often as a row of `times`, [rows, n], says."""
+    ends = times.cumsum(axis=1)
+    middles = ((ends[:, -1:] - 1) // 2, ends[:, -1:] // 2)  # of an even number, the two in the middle
+    below, above = (rising[(ends <= middle).sum(axis=1)] for middle in middles)
+    medians: NDArray[np.float64] = (below + above) / 2
+    return medians
 
 
 def cluster_share(

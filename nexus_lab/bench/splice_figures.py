@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.bench.base import Result, median_interval
-from nexus_lab.bench.clusters import cluster_mean, cluster_ratio, cluster_share
+from nexus_lab.bench.clusters import cluster_mean, cluster_median, cluster_ratio, cluster_share
 from nexus_lab.bench.splice_proxy import rank_correlation
 
 if TYPE_CHECKING:
@@ -108,9 +108,10 @@ def _times(rows: Sequence[Row], case: Mapping[str, Any]) -> Iterator[Result]:
         "block_ratio": ("prefill_block_s", "block_s", "prefill of the block"),
     }
     for metric, (slow, fast, peer) in clocks.items():
-        ratios = [row[slow] / row[fast] for row in rows if row.get(fast)]
-        if ratios:
-            yield median_interval(ratios, case={**case, "peer": peer}, metric=metric)
+        timed = [row for row in rows if row.get(fast)]
+        if timed:
+            ratios, tools = [row[slow] / row[fast] for row in timed], [row["tool"] for row in timed]
+            yield cluster_median(ratios, tools, case={**case, "peer": peer}, metric=metric)
 
 
 def _against_peers(

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from nexus_lab.bench.base import proportion
-from nexus_lab.bench.clusters import cluster_mean, cluster_ratio, cluster_share
+from nexus_lab.bench.clusters import (
+    cluster_mean,
+    cluster_median,
+    cluster_ratio,
+    cluster_share,
+    percentile_interval,
+    resampled_clusters,
+)
+from nexus_lab.bench.splice_figures import _times
 
 
 def test_cells_that_repeat_their_cluster_narrow_nothing():
@@ -19,6 +27,28 @@ def test_cells_that_repeat_their_cluster_narrow_nothing():
     assert often.n == 360
     apart = cluster_mean(np.repeat(by_tool, 30), range(360), case={}, metric="x")
     assert apart.high - apart.low < (often.high - often.low) / 3
+
+
+def test_a_median_draws_whole_clusters():
+    values, tools = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.0]), np.array([0, 1, 2, 0, 1, 2])
+    found = cluster_median(values, tools, case={}, metric="ttft_ratio")
+    drawn = [np.median(np.repeat(values, counts[tools])) for counts in resampled_clusters(3)]
+    assert (found.value, found.n) == (2.5, 6)
+    assert (found.low, found.high) == percentile_interval(np.array(drawn))
+    often = cluster_median(np.repeat(values, 30), np.repeat(range(6), 30), case={}, metric="ttft_ratio")
+    once = cluster_median(values, range(6), case={}, metric="ttft_ratio")
+    assert (often.value, often.low, often.high) == (once.value, once.low, once.high)
+    alone = cluster_median([1.0, 2.0], ["a", "a"], case={}, metric="ttft_ratio")
+    assert (alone.value, alone.low, alone.high) == (1.5, None, None)
+
+
+def test_times_of_a_sweep_are_clustered_by_tool():
+    clocks = {"prefill_ttft_s": 1.0, "prefill_block_s": 1.0, "block_s": 0.1}
+    rows = [{**clocks, "tool": tool, "ttft_s": 1 / ratio} for tool, ratio in (("a", 2.0), ("b", 4.0)) * 50]
+    ttft, block = _times(rows, {})
+    assert (ttft.metric, ttft.value, ttft.n) == ("ttft_ratio", 3.0, 100)
+    assert (ttft.low, ttft.high) == (2.0, 4.0), "two tools that differ tell no more than that"
+    assert block.low == block.high == pytest.approx(10.0)
 
 
 def test_a_paired_ratio_is_that_of_the_sums():
