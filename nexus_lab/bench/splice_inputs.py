@@ -260,7 +260,8 @@ def own_context(
         When there are too few conversations for both.
     """
     compiled = for_compiling(trajectories)
-    unseen = [trajectory for trajectory in trajectories if trajectory not in compiled]
+    behind = [trajectory.messages for trajectory in compiled]
+    unseen = [trajectory for trajectory in trajectories if trajectory.messages not in behind]
     if not compiled or not unseen:
         raise TrajectoryError(
             f"{len(trajectories)} conversations, and some are to compile behind and others to splice behind",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
@@ -35,7 +35,7 @@ class Trajectory:
     Attributes
     ----------
     name
-        Its id in the file.
+        Its id in the file, and the place among those of that id from the second one on.
     messages
         Its messages as the file has them: role, content, and where there are any ``tool_calls`` of name
         and arguments.
@@ -47,6 +47,8 @@ class Trajectory:
 
 def read_trajectories(path: Path) -> list[Trajectory]:
     """Read conversations in the form of tau-bench, one JSON object a line.
+
+    Where an id comes again, as of several trials of one task, its place is added: names tell cells apart.
 
     Raises
     ------
@@ -64,7 +66,17 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     ]
     if not found:
         raise TrajectoryError(f"{path} holds no conversation", next_step=_FORM)
-    return found
+    taken: set[str] = set()
+    return [_named_apart(trajectory, taken) for trajectory in found]
+
+
+def _named_apart(trajectory: Trajectory, taken: set[str]) -> Trajectory:
+    name, number = trajectory.name, 1
+    while name in taken:
+        number += 1
+        name = f"{trajectory.name} ({number})"
+    taken.add(name)
+    return replace(trajectory, name=name)
 
 
 def _trajectory(line: str, where: str, name: str) -> Trajectory:

@@ -54,6 +54,18 @@ def test_every_message_becomes_one_that_any_template_takes(path):
     assert first[2]["content"] == "Tool result: "
 
 
+def test_an_id_that_comes_again_is_another_conversation(path):
+    rows = [conversation("a", turns) for turns in (1, 1, 2, 3)] + [conversation("a (2)", 1)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    talks = read_trajectories(path)
+    assert [talk.name for talk in talks] == ["a", "a (2)", "a (3)", "a (4)", "a (2) (2)"]
+    names = [stretch(Words(), talks, number, 12)[0] for number in range(5)]
+    assert len(set(names)) == 5
+    # Blocks are compiled behind the first and the third; the second is the first again, and takes no part.
+    _, unseen = own_context(Words(), talks[:4])
+    assert [talk.name for talk in unseen] == ["a (4)"]
+
+
 def test_stretches_are_exact_and_differ(path):
     talks = read_trajectories(path)
     found = [stretch(Words(), talks, number, 60) for number in range(6)]
