@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.agent.calling import call_opening, tool_block
-from nexus_lab.agent.loop import SYSTEM_PROMPT
-from nexus_lab.agent.transcript import Transcript, join_tokens
+from nexus_lab.bench.argument_prompt import call_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,24 +45,14 @@ class CallScorer:
             The arguments as JSON, without spaces.
         """
         engine = self._engine
-        prompt = self._prompt(tool, request, context)
+        prompt = call_prompt(engine, tool, request, context, mode=self._mode)
         with engine.scratch_sequence() as stem:
             last = np.asarray(engine.prefill(stem, prompt))
             return [self._after(stem, last, text) for text in texts]
 
-    def _prompt(self, tool: ToolSpec, request: str, context: Sequence[Mapping[str, str]]) -> list[int]:
-        transcript = Transcript(self._engine, system=SYSTEM_PROMPT)
-        pieces = list(transcript.open())
-        for turn in context:
-            if turn.get("role") in ("user", "assistant"):
-                pieces += transcript.message(str(turn["role"]), str(turn.get("content") or ""))
-        pieces += transcript.user(tool_block(tool, self._mode), request)
-        pieces += transcript.open_reply()
-        opening = self._engine.tokenize(call_opening(tool.name), special=False)
-        return [*join_tokens(pieces), *opening]
-
     def _after(self, stem: int, last: NDArray[np.float32], text: str) -> float:
-        tokens = np.asarray(self._engine.tokenize(f"{text}}}", special=False))
+        # As the model writes them: what closes the call is not its own.
+        tokens = np.asarray(self._engine.tokenize(text, special=False))
         with self._engine.scratch_sequence() as branch:
             self._engine.copy_sequence(stem, branch)
             rest = np.asarray(self._engine.prefill(branch, tokens, logits="all"))

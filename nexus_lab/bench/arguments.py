@@ -138,6 +138,7 @@ def run(
         results,
         settings={
             "model": engine.info.name if engine is not None else "",
+            "adapter": _adapter(engine),
             "registry": tools.name if tools is not None else "",
             "cases": [file.name for file in files],
             "limit": limit,
@@ -145,6 +146,11 @@ def run(
         },
         threads=engine.threads if engine is not None else 0,
     )
+
+
+def _adapter(engine: Engine | None) -> dict[str, Any] | None:
+    adapter = engine.info.adapter if engine is not None else None
+    return None if adapter is None else adapter.to_dict()
 
 
 def _check(systems: Sequence[str], engine: Engine | None) -> None:

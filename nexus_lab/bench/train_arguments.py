@@ -1,0 +1,286 @@
+"""Training an adapter for arguments on one's own tools: `nexus-lab train-arguments`.
+
+Rows are the prompts that the agent's own writing makes, so what the adapter learns is what it is asked.
+Before and after it llama.cpp and transformers are held against each other on the same prompt: weights that
+are read wrongly, or an adapter that is written wrongly, end the training with an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nexus_lab.arguments.base import ArgumentsError
+from nexus_lab.arguments.tune_adapter import (
+    AdapterRecipe,
+    AnswerRow,
+    adapted,
+    load_weights,
+    logits_of,
+    pairs_of,
+    rates,
+    require_extra,
+    tune_adapter,
+)
+from nexus_lab.bench.argument_cases import hashed
+from nexus_lab.bench.argument_exercises import answer_text
+from nexus_lab.bench.argument_prompt import call_prompt
+from nexus_lab.bench.argument_swaps import known_names, swapped
+from nexus_lab.engine import Engine, resolve_model
+from nexus_lab.engine.adapter_writing import check_trainable, write_adapter
+from nexus_lab.engine.gguf_file import read_gguf
+from nexus_lab.paths import atomic_write, home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from nexus_lab.agent.transcript import ChatModel
+    from nexus_lab.arguments.tune_adapter import Rates, Tuned
+    from nexus_lab.bench.argument_exercises import Exercise
+    from nexus_lab.engine.gguf_file import GgufFile
+
+    Progress = Callable[[str, float], None]
+
+__all__ = ["NAME", "Disagreement", "Trained", "answer_row", "train_arguments"]
+
+NAME = "arguments"
+_HELD = 0.1
+_MOST_HELD, _MOST_APART = 24, 60
+_ROUNDS = 4
+_LONGEST = 1024
+# Nats between the next tokens of two runs of the same weights; quantized ones differ by some hundredths.
+_MOST_NATS = 0.5
+_DIGITS = 12
+
+
+class Disagreement(ArgumentsError):
+    """llama.cpp and transformers do not compute the same with what should be the same weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Where the new adapter is, and what is known of it."""
+
+    path: Path
+    card: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """Token rows: to learn from, in rounds; to judge by; kept apart from both."""
+
+    rounds: list[list[AnswerRow]]
+    held: list[AnswerRow]
+    apart: list[AnswerRow]
+
+
+def train_arguments(
+    exercises: Sequence[Exercise],
+    *,
+    apart: Sequence[Exercise] = (),
+    model: str | Path = "bundled",
+    folder: Path | None = None,
+    recipe: AdapterRecipe | None = None,
+    mode: str = "signature",
+    swaps: bool = True,
+    threads: int | None = None,
+    sources: Mapping[str, str] | None = None,
+    command: str = "",
+    on_progress: Progress | None = None,
+) -> Trained:
+    """Train an adapter, and write it with its card; each one that did better on the way is written as well.
+
+    Parameters
+    ----------
+    exercises
+        What it learns from; a tenth, by a hash of their groups, says when it is at its best.
+    apart
+        What is not learned from, for the rates on the card.
+    model
+        As `Engine.load` takes it; a llama or qwen model of matrices that transformers can read.
+    folder
+        Where the adapter goes; ``None`` takes one in the package's data folder.
+    mode
+        What the model sees of a tool: ``signature`` or ``full``.
+    swaps
+        Whether rounds after the first tell of other names and numbers.
+    threads
+        Of the training.
+    sources
+        For the card: files and their SHA-256.
+    command
+        For the card.
+
+    Raises
+    ------
+    Extra
+        When peft or gguf is not installed.
+    UnsupportedModel
+        When no adapter can be written for the model.
+    Disagreement
+        When llama.cpp and transformers differ.
+    ArgumentsError
+        When there is too little to learn from, or nothing was learned.
+    """
+    require_extra()
+    import torch
+
+    tell = on_progress or (lambda _what, _done: None)
+    recipe = recipe or AdapterRecipe()
+    gguf = read_gguf(resolve_model(model))
+    check_trainable(gguf)
+    with Engine.load(model, n_ctx=_LONGEST, threads=threads) as engine:
+        lists = _lists(engine, exercises, apart, mode, swaps=swaps, seed=recipe.seed)
+        probe = _probe(lists)
+        plain = _engine_logits(engine, probe)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    tell("reading the weights", 0.0)
+    tuned = adapted(load_weights(gguf.path), recipe)
+    distances = {"without": _checked(plain, tuned, probe, "the weights")}
+    place = folder or home() / "adapters"
+    facts = {**_facts(recipe, lists, gguf, mode), "files": dict(sources or {}), "command": command}
+    facts["rows_kept_apart"] = {"without": _rounded(rates(tuned, lists.apart))}
+
+    def write(done: Tuned) -> Trained:
+        return _write(place, tuned, gguf, recipe, {**facts, "done": asdict(done)})
+
+    def checkpoint(done: Tuned) -> None:
+        write(done)
+
+    done = tune_adapter(tuned, lists.rounds, lists.held, recipe, tell, checkpoint=checkpoint)
+    if done.best == 0:
+        raise ArgumentsError(
+            f"nothing was learned: the loss on the held rows went {done.held}",
+            next_step="give more cases, or more minutes",
+        )
+    tell("reading the rows kept apart", 1.0)
+    facts["rows_kept_apart"] |= {"with": _rounded(rates(tuned, lists.apart))}
+    trained = write(done)
+    try:
+        with Engine.load(model, n_ctx=_LONGEST, threads=threads, adapter=trained.path) as engine:
+            distances["with"] = _checked(_engine_logits(engine, probe), tuned, probe, "the adapter")
+    except Disagreement:
+        _card_of(trained.path).unlink()
+        trained.path.unlink()
+        raise
+    card = {**trained.card, "nats_from_llama_cpp": distances}
+    return Trained(trained.path, _write_card(trained.path, card))
+
+
+def answer_row(model: ChatModel, exercise: Exercise, *, mode: str = "signature") -> AnswerRow:
+    """Return an exercise as tokens: the prompt of the agent's own writing, and the arguments behind it."""
+    prompt = call_prompt(model, exercise.tool, exercise.request, exercise.context, mode=mode)
+    answer = model.tokenize(answer_text(exercise.answer), special=False)
+    return AnswerRow((*prompt, *answer), len(prompt))
+
+
+def _lists(
+    engine: Engine,
+    exercises: Sequence[Exercise],
+    apart: Sequence[Exercise],
+    mode: str,
+    *,
+    swaps: bool,
+    seed: int,
+) -> _Lists:
+    ordered = sorted(exercises, key=lambda one: hashed(f"held {one.group}"))
+    held = ordered[: min(_MOST_HELD, max(1, round(_HELD * len(ordered))))]
+    groups = {one.group for one in held}
+    learned = [one for one in ordered if one.group not in groups]
+    chooser, names = np.random.default_rng(seed), known_names(learned)
+
+    def rows(some: Sequence[Exercise]) -> list[AnswerRow]:
+        found = [answer_row(engine, one, mode=mode) for one in some]
+        return [row for row in found if len(row.tokens) <= _LONGEST]
+
+    more = range(_ROUNDS - 1 if swaps else 0)
+    rounds = [rows(learned), *(rows([swapped(one, names, chooser) for one in learned]) for _ in more)]
+    kept = sorted(apart, key=lambda one: hashed(f"apart {one.group} {one.request}"))[:_MOST_APART]
+    return _Lists(rounds, rows(held), rows(kept))
+
+
+def _probe(lists: _Lists) -> list[int]:
+    """Return a prompt with its answer but for the last token."""
+    rows = [*lists.held, *lists.apart, *lists.rounds[0]]
+    if not rows:
+        raise ArgumentsError(
+            "there is nothing to learn from", next_step="give cases whose tools are in the registry"
+        )
+    return list(rows[0].tokens[:-1])
+
+
+def _engine_logits(engine: Engine, tokens: Sequence[int]) -> NDArray[np.float32]:
+    with engine.scratch_sequence() as seq:
+        return np.asarray(engine.prefill(seq, tokens, logits="all"))
+
+
+def _checked(theirs: NDArray[np.float32], tuned: Any, tokens: Sequence[int], what: str) -> float:
+    """Return the mean D_KL of the next token between llama.cpp and transformers, in nats."""
+    from scipy.special import log_softmax
+
+    one, other = log_softmax(theirs, axis=1), log_softmax(logits_of(tuned, tokens), axis=1)
+    nats = float((np.exp(one) * (one - other)).sum(axis=1).mean())
+    if not nats <= _MOST_NATS:
+        raise Disagreement(
+            f"llama.cpp and transformers compute other things with {what}: {nats:.2f} nats apart",
+            next_step="train on another model; this one has something that one of the two leaves out",
+        )
+    return round(nats, 5)
+
+
+def _rounded(found: Rates) -> dict[str, Any]:
+    return {"rows": found.rows, "loss": round(found.loss, 4), "answers": round(found.answers, 4)}
+
+
+def _facts(recipe: AdapterRecipe, lists: _Lists, gguf: GgufFile, mode: str) -> dict[str, Any]:
+    learned = json.dumps([row.tokens for rows in lists.rounds for row in rows]).encode()
+    return {
+        "name": NAME,
+        "base": {"file": gguf.path.name, "license": gguf.metadata.get("general.license")},
+        "learned_from": {
+            "rows": len(lists.rounds[0]),
+            "rounds": len(lists.rounds),
+            "rows_held": len(lists.held),
+            "sha256": hashlib.sha256(learned).hexdigest(),
+            "shown": mode,
+        },
+        "recipe": asdict(recipe),
+    }
+
+
+def _write(
+    folder: Path, tuned: Any, gguf: GgufFile, recipe: AdapterRecipe, card: Mapping[str, Any]
+) -> Trained:
+    """Write the adapter, and then the card that names it; a kill before that leaves the old ones in use."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{NAME}.gguf"
+    try:
+        write_adapter(draft, pairs_of(tuned), gguf, alpha=recipe.alpha, name=NAME)
+        data = draft.read_bytes()
+    finally:
+        draft.unlink(missing_ok=True)
+    digest = hashlib.sha256(data).hexdigest()
+    path = folder / f"{NAME}-{digest[:_DIGITS]}.gguf"
+    atomic_write(path, data)
+    whole = _write_card(path, {**card, "file": path.name, "sha256": digest, "bytes": len(data)})
+    for old in folder.glob(f"{NAME}-{_DIGITS * '[0-9a-f]'}.gguf"):
+        if old != path:
+            old.unlink(missing_ok=True)
+    return Trained(path, whole)
+
+
+def _card_of(path: Path) -> Path:
+    return path.with_name(f"{NAME}.json")
+
+
+def _write_card(path: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
+    atomic_write(_card_of(path), (json.dumps(card, indent=1) + "\n").encode())
+    return card
