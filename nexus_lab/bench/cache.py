@@ -18,7 +18,7 @@ from nexus_lab.bench.base import Result, ResultsError, insist_positive
 from nexus_lab.bench.cache_replay import cells_for, count, replay
 from nexus_lab.bench.cache_report import SETTINGS, CacheSweep
 from nexus_lab.bench.splice_grid import EngineSettings
-from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks, sweep_folder
+from nexus_lab.bench.sweep import Journal, run_tasks, sweep_folder
 from nexus_lab.bench.trajectories import Trajectory, read_trajectories
 from nexus_lab.bench.worker import worker_engine
 from nexus_lab.cache import FunctionPolicy, make_policy
@@ -216,10 +216,8 @@ def cache_sweep(
         "n_turns": n_turns,
     }
     folder = work or sweep_folder(tasks)
-    if not resume:
-        (folder / JOURNAL).unlink(missing_ok=True)
     restores = [RestoreTask(engine=replace(loaded, n_ctx=_RESTORE_CTX))] if restore else []
-    with Journal(folder) as journal:
+    with Journal(folder, resume=resume) as journal:
         keys = {"keys": [task.key for task in tasks], "restores": [task.key for task in restores]}
         facts = {"settings": settings, **keys}
         atomic_write(folder / SETTINGS, json.dumps(facts).encode())

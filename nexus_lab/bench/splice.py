@@ -38,7 +38,7 @@ from nexus_lab.bench.splice_inputs import (
 )
 from nexus_lab.bench.splice_report import SETTINGS, SpliceSweep
 from nexus_lab.bench.splice_tasks import measure
-from nexus_lab.bench.sweep import JOURNAL, Journal, run_tasks, sweep_folder
+from nexus_lab.bench.sweep import Journal, run_tasks, sweep_folder
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.engine import Engine
 from nexus_lab.paths import atomic_write
@@ -156,11 +156,9 @@ def splice_sweep(
         n_tools=tools,
     )
     folder = work or sweep_folder(tasks)
-    if not resume:
-        (folder / JOURNAL).unlink(missing_ok=True)
     blocks = folder / "blocks"
     tasks = [replace(task, folder=str(blocks.absolute())) for task in tasks]
-    with Journal(folder) as journal:
+    with Journal(folder, resume=resume) as journal:
         facts = {"settings": settings, "keys": [task.key for task in tasks]}
         atomic_write(folder / SETTINGS, json.dumps(facts).encode())
         finished = run_tasks(

@@ -98,6 +98,8 @@ class Journal:
     ----------
     folder
         The sweep's folder; made when it is not there.
+    resume
+        Take up what is in it; otherwise it begins empty.
 
     Raises
     ------
@@ -107,7 +109,7 @@ class Journal:
         When it cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, resume: bool = True) -> None:
         self.path = folder / JOURNAL
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -124,6 +126,8 @@ class Journal:
             raise SweepBusy(
                 f"another process runs a sweep in {folder}", next_step="wait for it, or name another folder"
             ) from error
+        if not resume:  # only now: until here it may be another process's
+            os.ftruncate(self._file, 0)
         self.finished = self._read()
 
     def __enter__(self) -> Self:

@@ -93,6 +93,19 @@ def test_a_folder_belongs_to_one_sweep_at_a_time(tmp_path):
         Journal(tmp_path / "file")
 
 
+def test_who_begins_anew_leaves_the_journal_of_a_running_sweep(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.add("1", Finished([], 1.0))
+        with pytest.raises(SweepBusy):
+            Journal(tmp_path, resume=False)
+        journal.add("2", Finished([], 1.0))
+    with Journal(tmp_path) as journal:
+        assert set(journal.finished) == {"1", "2"}
+    with Journal(tmp_path, resume=False) as journal:
+        assert journal.finished == {}
+    assert (tmp_path / JOURNAL).read_bytes() == b""
+
+
 def test_what_the_journal_has_is_not_run(tmp_path):
     steps = []
     with Journal(tmp_path) as journal:
