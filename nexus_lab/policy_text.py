@@ -30,6 +30,7 @@ __all__ = [
 Value = int | bool | str
 
 _FORM = re.compile(r"\s*(?P<name>[a-z_]+)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL)
+_DIGITS = 10
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -84,7 +85,7 @@ class Knob:
         word = text.strip()
         if self.kind is KnobKind.FLAG and word.lower() in _FLAGS:
             return _FLAGS[word.lower()]
-        if self.kind is KnobKind.COUNT and word.isdecimal() and int(word) >= self.low:
+        if self.kind is KnobKind.COUNT and word.isdecimal() and len(word) < _DIGITS and int(word) >= self.low:
             return int(word)
         if word and (self.kind is KnobKind.TEXT or word in self.choices):
             return word

@@ -75,11 +75,11 @@ def study_attention(
     ----------
     engine
         Loaded without flash attention, with cells for the longest conversation; where one does not fit them,
-        or the positions that the model was trained on, its later turns are left out.
+        or the positions that the model was trained on, its later turns are left out, and counted.
     policy
         Cache policy while they are replayed.
     layers
-        Layers to capture; five by default, evenly spread.
+        Layers to capture, each once; five by default, evenly spread.
     n_queries
         Last tokens of each reply that are captured.
     n_turns
@@ -92,19 +92,27 @@ def study_attention(
     PatchFailed
         When attention cannot be captured here.
     ResultsError
-        When there are no conversations, or a count is below 1.
+        When there are no conversations, a count is below 1, or not one turn fits.
     """
     insist_positive(n_queries=n_queries, n_turns=n_turns)
     if not trajectories:
         raise ResultsError("there is no conversation to study", next_step="give at least one")
-    chosen = tuple(layers) if layers else _spread(engine.info.n_layer)
+    chosen = tuple(dict.fromkeys(layers)) if layers else _spread(engine.info.n_layer)
     rows: list[Row] = []
+    left_out = 0
     for number, trajectory in enumerate(trajectories, start=1):
-        rows += _studied(
-            engine, trajectory, policy=policy, layers=chosen, n_queries=n_queries, n_turns=n_turns
+        own = list(
+            _studied(engine, trajectory, policy=policy, layers=chosen, n_queries=n_queries, n_turns=n_turns)
         )
+        left_out += len(turns_of(trajectory)[1][:n_turns]) - len({row["turn"] for row in own})
+        rows += own
         if on_progress is not None:
             on_progress(number, len(trajectories))
+    if not rows:
+        raise ResultsError(
+            f"none of {left_out} turns fits {engine.n_ctx} cells, and the positions the model was trained on",
+            next_step="give shorter conversations, or a model that was trained on longer ones",
+        )
     settings = {
         "model": engine.info.name,
         "model_sha256": engine.info.sha256,
@@ -112,6 +120,7 @@ def study_attention(
         "layers": list(chosen),
         "n_queries": n_queries,
         "n_turns": n_turns,
+        "turns_left_out": left_out,
         "conversations": [trajectory.name for trajectory in trajectories],
     }
     return AttentionStudy(settings, rows)
@@ -258,6 +267,13 @@ class AttentionStudy:
     def results(self) -> ResultFile:
         """Return the figures in the one form of a result file."""
         return ResultFile.now("eval attention", self.figures, settings=self.settings)
+
+    def told(self) -> str:
+        """Return in a sentence how many turns the figures are of."""
+        done = len({(row["trajectory"], row["turn"]) for row in self.raw})
+        left = self.settings.get("turns_left_out", 0)
+        why = f"; {left} more did not fit the context or the trained positions" if left else ""
+        return f"The last tokens of {done} replies{why}."
 
     def overview(self) -> tuple[list[str], list[list[str]]]:
         """Return head and rows of a table."""

@@ -262,11 +262,11 @@ class ModelProposer:
         text = self.writer.write(self.prompt(past), schema, seed=self.seed + len(past) + 1000 * attempt)
         try:
             said = json.loads(text)
-            name, why = str(said.pop("policy")), str(said.pop("why", ""))
+            name, why = str(said.pop("policy")), neutralise(str(said.pop("why", "")), limit=_WHY)
             # An endpoint need not hold its model to the schema.
             kind = {offered: POLICIES[offered] for offered in self.policies}[name]
             knobs = {knob.name: knob for knob in kind.knobs}
-            told = ",".join(f"{key}={knobs[key].write(value)}" for key, value in said.items())
+            told = ",".join(f"{key}={_written(knobs[key], value)}" for key, value in said.items())
             return parse_policy(f"{name}({told})"), why
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError, PolicyTextError) as error:
             raise BadAnswer(
@@ -281,7 +281,8 @@ class ModelProposer:
         """Return what the model reads: what there is to choose from, and how the best and the last did."""
         kinds = "\n".join(_kind_words(POLICIES[name]) for name in self.policies)
         done = [trial for trial in past if trial.nll is not None]
-        shown = {trial.number: trial for trial in (*front_of(done), *past[-_SHOWN_TRIALS:])}
+        best = _thinned(front_of(done), _SHOWN_TRIALS)
+        shown = {trial.number: trial for trial in (*best, *past[-_SHOWN_TRIALS:])}
         lines = "\n".join(
             f"- {trial.policy}: NLL {trial.nll:.4f}, cost {trial.cost:.0f}"
             if trial.nll is not None and trial.cost is not None
@@ -304,6 +305,20 @@ def front_of(trials: Sequence[Trial]) -> list[Trial]:
         if not front or (trial.nll or 0.0) < (front[-1].nll or 0.0):
             front.append(trial)
     return front
+
+
+def _thinned(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """Return at most so many of the trials, evenly spread with both ends, since a prompt has an end."""
+    if len(trials) <= most:
+        return list(trials)
+    return [trials[round(place * (len(trials) - 1) / (most - 1))] for place in range(most)]
+
+
+def _written(knob: Knob, value: Any) -> str:
+    """Return a knob's value as text; what a search does not look at is no answer."""
+    if knob.kind is KnobKind.COUNT and not (isinstance(value, int) and knob.low <= value <= knob.high):
+        raise ValueError(f"{knob.name} = {value!r:.20}")
+    return knob.write(value)
 
 
 def _kind_words(kind: PolicyKind) -> str:

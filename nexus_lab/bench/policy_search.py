@@ -17,7 +17,7 @@ from nexus_lab.bench.sweep import Finished, Journal, run_tasks
 from nexus_lab.bench.tables import html_table
 from nexus_lab.bench.trajectories import read_trajectories
 from nexus_lab.cache.costs import Prices
-from nexus_lab.errors import Decline
+from nexus_lab.errors import Cancelled, Decline, NexusError
 from nexus_lab.policy_text import PolicySpec, PolicyTextError, parse_policies, parse_policy
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["PolicySearch", "search_policies"]
 
 _ATTEMPTS = 8
+_OTHER_PROPOSER = "the search ends here; another proposer can go on over the same folder"
 GIVEN = "given"
 """Who proposed the policies that a search begins with."""
+FAILED = "proposer_failed"
+"""Code of the decline of a proposer that had proposed, and then could not any more."""
 REPEATS = "proposer_repeats"
 """Code of the decline of a proposer that has nothing new."""
 NO_POLICY = "proposer_no_policy"
@@ -185,7 +188,8 @@ def search_policies(
     ------
     ResultsError, TrajectoryError, ProposerError
         When there is nothing to try, or nobody to propose; when a trial of the folder cannot be read, or runs
-        a function that is not among `first`.
+        a function that is not among `first`. A proposer that fails after it has proposed ends the search, and
+        what was found until then is returned.
     SweepError
         When a task failed, or the folder is in use or cannot be written.
     """
@@ -217,6 +221,10 @@ def search_policies(
     return PolicySearch(settings, search.trials, priced, search.declined)
 
 
+class _RunsCode(ProposerError):
+    """A proposal that is not tried, whatever came before it."""
+
+
 class _Search:
     def __init__(
         self,
@@ -230,6 +238,7 @@ class _Search:
         self._on_trial = on_trial or (lambda _trial: None)
         self.trials: list[Trial] = []
         self.declined: Decline | None = None
+        self._answered = False
 
     def go_on(self, first: Sequence[PolicySpec], n_trials: int) -> None:
         """Take up what the journal has, then try what was given, then what is proposed."""
@@ -275,6 +284,20 @@ class _Search:
         return spec, who, why
 
     def _proposed(self) -> tuple[PolicySpec, str] | None:
+        """Return another policy and why, or nothing when the search is to end here."""
+        try:
+            found = self._new_policy()
+        except NexusError as error:
+            if not self._answered or isinstance(error, Cancelled | _RunsCode):
+                raise
+            self.declined = Decline(
+                FAILED, f"{self._proposer.name} proposes no more: {error.problem}", _OTHER_PROPOSER
+            )
+            return None
+        self._answered = self._answered or found is not None
+        return found
+
+    def _new_policy(self) -> tuple[PolicySpec, str] | None:
         known, bad = {trial.policy for trial in self.trials}, 0
         for attempt in range(_ATTEMPTS):
             try:
@@ -283,7 +306,7 @@ class _Search:
                 bad += 1
                 continue
             if spec.name == OWN_CODE:
-                raise ProposerError(
+                raise _RunsCode(
                     f"{self._proposer.name} proposed {spec.text}, which runs code",
                     next_step="try a function of your own by naming it among the first policies",
                 )
@@ -294,7 +317,7 @@ class _Search:
         self.declined = Decline(
             NO_POLICY if bad == _ATTEMPTS else REPEATS,
             f"{self._proposer.name} proposed {said}, {_ATTEMPTS} times in a row{wrong}",
-            "the search ends here; another proposer can go on over the same folder",
+            _OTHER_PROPOSER,
         )
         return None
 

@@ -124,3 +124,4 @@ def attention(
             on_progress=tell,
         )
     show_sweep(study, json, title="eval attention")
+    console.print(plain(study.told()))

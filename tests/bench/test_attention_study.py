@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from tiny_models import write_model
 
 from nexus_lab.bench.attention import AttentionStudy, age_bucket, study_attention
 from nexus_lab.bench.base import ResultsError
@@ -73,6 +74,37 @@ def test_the_attention_of_each_turn_is_shared_out(bundled_engine, policy):
 def test_nothing_to_study_is_refused(bundled_engine):
     with pytest.raises(ResultsError):
         study_attention(bundled_engine, [])
+
+
+HELLO = ({"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat on the mat"})
+LONG = Trajectory("long", ({"role": "system", "content": "the cat sat " * 300}, *HELLO))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A random model that was trained on 512 positions."""
+    with Engine.load(
+        write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf"), n_ctx=512, threads=1
+    ) as made:
+        yield made
+
+
+def test_a_layer_that_is_named_twice_counts_once(tiny):
+    talk = Trajectory("talk", HELLO)
+    once, twice = (study_attention(tiny, [talk], layers=layers) for layers in ([1], [1, 1]))
+    assert twice.settings["layers"] == [1]
+    assert [result.value for result in twice.figures] == [result.value for result in once.figures]
+
+
+def test_turns_that_are_left_out_are_told_and_a_study_of_none_is_refused(tiny):
+    study = study_attention(tiny, [LONG, Trajectory("talk", HELLO * 2)])
+    assert study.settings["turns_left_out"] == 1
+    assert study.told().startswith("The last tokens of 2 replies; 1 more did not fit")
+    assert study_attention(tiny, [Trajectory("talk", HELLO)]).told() == "The last tokens of 1 replies."
+    with pytest.raises(ResultsError, match="none of 1 turns fits 512 cells") as refused:
+        study_attention(tiny, [LONG])
+    assert refused.value.next_step
+    assert tiny.used_cells() == 0
 
 
 @pytest.mark.model

@@ -17,6 +17,7 @@ from nexus_lab.bench.base import ResultsError
 from nexus_lab.bench.cache_replay import PAST_TRAINING
 from nexus_lab.bench.policy_proposers import (
     SEARCHED,
+    BadAnswer,
     EndpointWriter,
     LocalWriter,
     ModelProposer,
@@ -25,7 +26,7 @@ from nexus_lab.bench.policy_proposers import (
     Trial,
     front_of,
 )
-from nexus_lab.bench.policy_search import NO_POLICY, REPEATS, search_policies
+from nexus_lab.bench.policy_search import FAILED, NO_POLICY, REPEATS, search_policies
 from nexus_lab.bench.trajectories import Trajectory
 from nexus_lab.cli import search
 from nexus_lab.errors import NexusError
@@ -84,6 +85,15 @@ class Says:
         return json.dumps(self.answers.pop(0))
 
 
+class Dies(Says):
+    """Answers while it has answers."""
+
+    def write(self, prompt, schema, *, seed):
+        if not self.answers:
+            raise ProposerError("nobody answers", next_step="start it")
+        return super().write(prompt, schema, seed=seed)
+
+
 KNOBS = {
     "keep_last": 1,
     "keep_reasoning": 2,
@@ -106,6 +116,38 @@ def test_a_model_reads_results_and_writes_a_policy():
     for _ in range(2):
         with pytest.raises(ProposerError):
             proposer.propose(PAST)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"policy": "trim", "keep_last": 10**20, "min_tokens": 0},
+        {"policy": "trim", "keep_last": 1.5, "min_tokens": 0},
+        {"policy": "trim", "keep_last": float("nan"), "min_tokens": 0},
+        {"policy": "trim", "keep_last": True, "min_tokens": 0},
+        {"policy": "trim", "keep_last": None, "min_tokens": 0},
+    ],
+)
+def test_a_value_that_no_search_looks_at_is_no_answer(said):
+    with pytest.raises(BadAnswer):
+        ModelProposer(Says(said)).propose(PAST)
+
+
+def test_what_a_model_says_of_its_choice_cannot_move_a_terminal_or_break_a_file():
+    said = {"why": "\x1b[2J\ud800" + "x" * 999, "policy": "trim", "keep_last": 3, "min_tokens": 0}
+    _, why = ModelProposer(Says(said)).propose(PAST)
+    assert why.startswith("\\x1b[2J\\ud800xx")
+    assert len(why.encode()) < 200
+
+
+def test_a_prompt_does_not_grow_with_the_front():
+    long = [trial(n, f"trim(keep_last={n})", 2 - n / 1000, 100.0 + n) for n in range(200)]
+    assert len(front_of(long)) == 200
+    shown = ModelProposer(Says()).prompt(long).partition("Tried so far:")[2].splitlines()
+    told = [line for line in shown if line.startswith("- trim(")]
+    assert 12 < len(told) <= 24
+    assert told[0].startswith("- trim(keep_last=0):")
+    assert told[-1].startswith("- trim(keep_last=199):")
 
 
 @pytest.mark.parametrize("said", [{"policy": "python", "function": "os:getcwd"}, {"policy": "full"}])
@@ -391,6 +433,21 @@ def test_an_endpoint_that_does_not_answer_ends_the_search(tmp_path):
     with endpoint(500) as (url, asked), pytest.raises(ProposerError, match="500"):
         searching(tmp_path, ModelProposer(EndpointWriter(url, "m")), 2)
     assert len(asked) == 1
+
+
+def test_an_endpoint_that_dies_later_leaves_what_was_found(tmp_path):
+    proposer = ModelProposer(Dies({"policy": "trim", "keep_last": 3, "min_tokens": 0}))
+    search = searching(tmp_path, proposer, 4)
+    assert [item.policy for item in search.trials] == ["full", "trim(keep_last=3)"]
+    assert search.declined.code == FAILED
+    assert "nobody answers" in search.declined.reason
+    with pytest.raises(ProposerError, match="nobody answers"):  # of a search that it gave nothing
+        searching(tmp_path, ModelProposer(Dies()), 4)
+
+
+def test_code_that_is_proposed_late_is_not_tried_either(tmp_path):
+    with pytest.raises(ProposerError, match="runs code"):
+        searching(tmp_path, InTurn("trim", "python(function=os:getcwd)"), 4)
 
 
 @pytest.mark.parametrize("count", ["n_trials", "limit", "n_turns"])

@@ -278,6 +278,8 @@ def test_policies_as_text():
         "full(keep_last=1)",
         "trim(keep_last)",
         "trim(keep_last=-1)",
+        "trim(keep_last=9999999999)",
+        f"trim(keep_last={'9' * 5000})",
         "agent(repos=?)",
         "a b",
     ):
