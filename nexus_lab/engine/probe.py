@@ -167,10 +167,9 @@ def _fit(
     fits = errors <= _ROTATION_TOLERANCE
     if not fits.any(axis=0).all():
         layer = int(np.argmin(fits.any(axis=0)))
-        problem = (
-            f"the keys of layer {layer} do not turn as the model's metadata says "
-            f"(off by {errors[0, layer]:.0%})"
-        )
+        off = errors[0, layer]
+        told = f"off by {off:.0%}" if np.isfinite(off) else "which is no rotation"
+        problem = f"the keys of layer {layer} do not turn as the model's metadata says ({told})"
         raise StateMismatch(problem, next_step="prefill the tokens instead")
     chosen = np.argmax(fits, axis=0)
     if not chosen.any() or ropes[0] is None:
@@ -181,10 +180,16 @@ def _fit(
 def _rotation_errors(
     here: SequenceState, there: Sequence[SequenceState], rope: RopeParameters | None
 ) -> list[float]:
-    """For each layer the largest error of moving the keys from `here` to each of `there`."""
+    """For each layer the largest error of moving the keys from `here` to each of `there`.
+
+    Infinite where the file's numbers are those of no rotation.
+    """
     worst = np.zeros(here.n_layer)
     for target in there:
-        moved = here if rope is None else here.moved(target.positions, rope)
+        try:
+            moved = here if rope is None else here.moved(target.positions, rope)
+        except ValueError:
+            return [np.inf] * here.n_layer
         found = [_relative_error(moved, target, layer, row=0) for layer in range(here.n_layer)]
         worst = np.maximum(worst, found)
     return [float(error) for error in worst]

@@ -22,7 +22,9 @@ def test_metadata_that_lies_about_the_rotation_is_found_out(
     from nexus_lab.engine import loader
 
     honest = loader.rope_from_gguf
-    for change in ({"base": 9000.0}, {"pairing": "neox"}, {"n_rot": 14}, {"scale": 0.97}):
+    lies = ({"base": 9000.0}, {"pairing": "neox"}, {"n_rot": 14}, {"scale": 0.97})
+    no_rotations = ({"base": 1.0}, {"factors": (1.0,)}, {"factors": (0.0,) * 8}, {"factors": (np.nan,) * 8})
+    for change in (*lies, *no_rotations):
 
         def lying(*arguments: Any, _change: dict[str, Any] = change, **options: Any) -> Any:
             return replace(honest(*arguments, **options), **_change)
