@@ -19,7 +19,10 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def slb(json: Json = None) -> None:
-    """Time the INT8 scan with top-3 and margin beside faiss and numkong."""
+    """Time the INT8 scan of the router beside faiss and numkong.
+
+    The scan gives the best three rows and the margin. Needs the extra bench.
+    """
     from nexus_lab.bench import slb as bench
 
     with console.status("scanning"):
@@ -29,7 +32,9 @@ def slb(json: Json = None) -> None:
 
 @app.command()
 def signatures(
-    registry: Annotated[Path | None, typer.Option(help="Registry; the demo's tools by default.")] = None,
+    registry: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Tools; those of the demonstration by default.")
+    ] = None,
     json: Json = None,
 ) -> None:
     """Count the tokens of signatures beside those of full schemas."""
@@ -43,11 +48,14 @@ def signatures(
 @app.command()
 def tree(
     programs: Annotated[
-        list[int] | None, typer.Option(min=1, help="Programs in the tree; 100, 1,000 and 10,000 by default.")
+        list[int] | None,
+        typer.Option(
+            min=1, metavar="N", help="Programs in the tree; repeat; 100, 1,000 and 10,000 by default."
+        ),
     ] = None,
     json: Json = None,
 ) -> None:
-    """Time longest matches over cached programs beside a radix tree in Python."""
+    """Time the search for cached programs, beside a tree in Python."""
     from nexus_lab.bench import tree as bench
 
     with console.status("matching"):
@@ -58,14 +66,21 @@ def tree(
 @app.command()
 def agent(
     model: Model = "bundled",
-    turns: Annotated[int, typer.Option(min=1, help="Turns asked from threads.")] = 200,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that ask them of one engine.")] = 4,
-    stops: Annotated[int, typer.Option(min=1, help="Turns that are stopped in a long prefill.")] = 20,
-    deaths: Annotated[int, typer.Option(min=1, help="Calls whose server is killed.")] = 5,
-    session: Annotated[int, typer.Option(min=1, help="Turns of the long session.")] = 30,
+    turns: Annotated[int, typer.Option(min=1, metavar="N", help="Turns asked from threads.")] = 200,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Threads that ask them of one engine.")
+    ] = 4,
+    stops: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Turns that are stopped in a long prefill.")
+    ] = 20,
+    deaths: Annotated[int, typer.Option(min=1, metavar="N", help="Calls whose server is killed.")] = 5,
+    session: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of the long session.")] = 30,
     json: Json = None,
 ) -> None:
-    """Put the agent loop through threads, stops, servers that die and a long session, with real servers."""
+    """Put the agent to the test, with the demonstration's servers.
+
+    Threads that ask at once, turns that are stopped, servers that die, and a long session.
+    """
     from nexus_lab.bench import agent as bench
     from nexus_lab.demo.tools import demo_tools
 
@@ -90,12 +105,17 @@ def agent(
 @app.command()
 def lab(
     events: Annotated[
-        int, typer.Option(min=100, help="Events of the session whose export is opened.")
+        int, typer.Option(min=100, metavar="N", help="Events of the session whose export is opened.")
     ] = 100_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Times that films and openings are repeated.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Times that films and openings are repeated.")
+    ] = 5,
     json: Json = None,
 ) -> None:
-    """Time the workbench's views, an HTML export and a saved notebook, in a headless Chromium."""
+    """Time the workbench's views, in a headless Chromium.
+
+    And an HTML export, and what a saved notebook grows by.
+    """
     from nexus_lab.bench import lab as bench
 
     with console.status("measuring") as status:

@@ -34,9 +34,10 @@ def demo(
         typer.Option("--setup", help="Only check the models and install the servers: once, while online."),
     ] = False,
 ) -> None:
-    """Run the whole job once, on real MCP servers, and record it.
+    """Run the whole job once, and record it.
 
-    Prints a row for each request, and leaves a session and an HTML report in the folder.
+    Nine requests on MCP servers that others wrote. Prints a row for each, and leaves a session and an HTML
+    report in the folder.
     """
     if setup:
         _set_up()

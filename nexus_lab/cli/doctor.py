@@ -27,7 +27,7 @@ def doctor(
     *,
     load: Annotated[bool, typer.Option(help="Load the bundled model and say what it declines.")] = True,
 ) -> None:
-    """Say what is here, what works, and what is declined and why.
+    """Say what works here, and what is declined and why.
 
     Versions, processor features, kernels, the demonstration's servers, and the GGUF files of --models and of
     the Hugging Face cache.

@@ -10,6 +10,7 @@ import typer
 from rich.progress import Progress
 
 from nexus_lab.cli._options import (
+    Adapter,
     Context,
     Flash,
     Json,
@@ -35,37 +36,65 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def splice(
     model: Model = "bundled",
-    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
+    registry: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Tools; by default a few that come with the package.")
+    ] = None,
     cases: Annotated[
-        Path | None, typer.Option(help="JSON Lines of query, gold_tool, gold_args: the calls to force.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Calls that are forced as the answer, a line each: {"query", "gold_tool", "gold_args"}; '
+            "by default made of the schemas.",
+        ),
     ] = None,
     trajectories: Trajectories = None,
-    depths: Annotated[str, typer.Option(help="Tokens before the block, with commas.")] = "256,512,1024,2048",
+    depths: Annotated[
+        str, typer.Option(metavar="N,...", help="Tokens before the block.")
+    ] = "256,512,1024,2048",
     strategies: Annotated[
-        str, typer.Option(help="Repairs with commas; no_reanchor as an experiment.")
-    ] = "none,leading:0.25,carried:0.25,trailing:0.25,trailing:R,profile:0.25,scattered:0.25,full",
+        str,
+        typer.Option(
+            metavar="REPAIR,...",
+            help="Repairs, with the share of the block that is recomputed: none, full, leading:0.25, "
+            "carried:0.25, trailing:0.25, trailing:R (the papers' curve), profile:0.25, scattered:0.25; "
+            "no_reanchor as an experiment.",
+        ),
+    ] = "none, leading:0.25, carried:0.25, trailing:0.25, trailing:R, profile:0.25, scattered:0.25, full",
     contexts: Annotated[
         str,
         typer.Option(
-            help="What blocks are compiled behind, with commas; also history:TOKENS, typical, "
-            "and own, which is every other one of --trajectories."
+            metavar="NAME,...",
+            help="What blocks are compiled behind: none, system, history, history:TOKENS, typical, "
+            "consensus, and own, which is every other one of --trajectories.",
         ),
-    ] = "none,system,consensus",
-    tools: Annotated[int, typer.Option(help="How many tools, in turn from every server.")] = 20,
-    prefixes: Annotated[int, typer.Option(help="Live prefixes for each tool.")] = 5,
+    ] = "none, system, consensus",
+    tools: Annotated[int, typer.Option(min=1, metavar="N", help="Tools, in turn from every server.")] = 20,
+    prefixes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Conversations that each tool is put behind.")
+    ] = 5,
     decisions: Annotated[
-        str, typer.Option(help="Repairs whose decision is compared, with commas; all, or no.")
+        str,
+        typer.Option(
+            metavar="REPAIR,...", help="Repairs for which the call that comes of it is compared; all, or no."
+        ),
     ] = "all",
     workers: Workers = None,
     work: Work = None,
     json: Json = None,
     *,
     resume: Resume = True,
-    attention: Annotated[bool, typer.Option(help="Compare attention rows as well.")] = False,
-    proxy: Annotated[bool, typer.Option(help="Compare the K-variance proxy with the true drift.")] = False,
+    attention: Annotated[
+        bool, typer.Option(help="Compare the attention of the last prompt token as well.")
+    ] = False,
+    proxy: Annotated[
+        bool, typer.Option(help="Compare the variance of the keys, as a proxy, with the true drift.")
+    ] = False,
     flash_attention: Flash = False,
 ) -> None:
-    """Measure fidelity and speed of splices beside the full prefill and the noise floor.
+    """Measure fidelity and speed of splices beside the full prefill.
+
+    Fidelity is D_KL, in nats, and the agreement of the likeliest token, over a forced answer; the noise
+    floor is the D_KL between two schedules of the plain prefill.
 
     A run that was stopped goes on where it was when the same command is given again.
     """
@@ -98,30 +127,47 @@ def splice(
 @app.command()
 def calibrate(
     model: Model = "bundled",
-    context: Annotated[Context, typer.Option(help="What blocks are compiled behind.")] = Context.SYSTEM,
-    strategy: Annotated[str, typer.Option(help="Repair: leading, carried, profile, trailing.")] = "leading",
-    registry: Annotated[Path | None, typer.Option(help="Tools; a few of our own by default.")] = None,
-    cases: Annotated[
-        Path | None, typer.Option(help="JSON Lines of query, gold_tool, gold_args: the calls to force.")
+    context: Annotated[
+        Context, typer.Option(help="What blocks are compiled behind; as for nexus-lab blocks build.")
+    ] = Context.SYSTEM,
+    strategy: Annotated[
+        str, typer.Option(metavar="REPAIR", help="Repair: leading, carried, profile or trailing.")
+    ] = "leading",
+    registry: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Tools; by default a few that come with the package.")
     ] = None,
-    tools: Annotated[int, typer.Option(min=1, help="Tools to measure with, of a registry.")] = 6,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Calls that are forced as the answer, a line each: {"query", "gold_tool", "gold_args"}; '
+            "by default made of the schemas.",
+        ),
+    ] = None,
+    tools: Annotated[int, typer.Option(min=1, metavar="N", help="Tools of --registry to measure with.")] = 6,
     trajectories: Trajectories = None,
     depths: Annotated[
-        str, typer.Option(help="Tokens before the block, with commas.")
+        str, typer.Option(metavar="N,...", help="Tokens before the block.")
     ] = "64,256,512,1024,2048",
     budgets: Annotated[
-        str, typer.Option(help="Shares of a block to try, with commas.")
+        str, typer.Option(metavar="SHARE,...", help="Shares of a block to recompute, 0 to 1.")
     ] = "0,0.1,0.25,0.5,0.75",
-    prefixes: Annotated[int, typer.Option(help="Conversations for each tool; half are kept apart.")] = 10,
+    prefixes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Conversations for each tool; half are kept apart.")
+    ] = 10,
     workers: Workers = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write here, instead of the package's data folder.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder to write to; by default where the agent looks."),
     ] = None,
     json: Json = None,
     *,
     flash_attention: Flash = False,
 ) -> None:
-    """Measure the bounds that the contract splice(bounded(EPSILON)) of the agent rests on."""
+    """Measure the bounds of the schema mode splice(bounded(EPSILON)).
+
+    The agent then repairs as much of a block as keeps its D_KL under EPSILON nats, by these bounds.
+    """
     from nexus_lab.bench.calibration import calibrate_agent
     from nexus_lab.registry import load_registry
     from nexus_lab.splice import save_calibration
@@ -155,43 +201,86 @@ def calibrate(
 
 @app.command()
 def routing(
-    registry: Annotated[Path, typer.Option(help="The tools.")],
-    queries: Annotated[Path, typer.Option(help="JSON Lines of query, context, gold_tool.")],
-    negatives: Annotated[Path | None, typer.Option(help="JSON Lines of requests that no tool fits.")] = None,
+    registry: Annotated[Path, typer.Option(metavar="FILE", help="The tools, in any form that is loaded.")],
+    queries: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help='Requests, a line each: {"query", "context", "gold_tool"}.'),
+    ],
+    negatives: Annotated[
+        Path | None, typer.Option(metavar="FILE", help='Requests that no tool fits, a line each: {"query"}.')
+    ] = None,
     examples: Annotated[
-        Path | None, typer.Option(help="JSON Lines that the router learns from first.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Requests in the form of --queries that the router learns from first."
+        ),
     ] = None,
     size: Annotated[
-        list[int] | None, typer.Option(min=1, help="Only the first so many tools; repeat.")
+        list[int] | None,
+        typer.Option(min=1, metavar="N", help="Only the first N tools; repeat; all by default."),
     ] = None,
-    system: Annotated[list[str] | None, typer.Option(help="Only these systems; repeat.")] = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this system: full, always_read, no_reader, no_lexical, no_examples, dense_tuned, "
+            "dense, bm25, rrf or no_prefixes; repeat.",
+        ),
+    ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="JSON object of lists of ids, reported on by themselves as well.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Parts that are reported on by themselves as well: {"part": ["id", ...]}, ids of --queries.',
+        ),
     ] = None,
     apart: Annotated[
-        float, typer.Option(help="Leave out this share of the requests: what the gate was calibrated on.")
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Leave out what the gate was calibrated on: the --share of nexus-lab route calibrate.",
+        ),
     ] = 0.0,
-    embedder: Annotated[str, typer.Option(help="bundled, stock, a folder, or hf:owner/name.")] = "bundled",
+    embedder: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="bundled (tuned for tools), stock (as it came), a sentence-transformers folder, or "
+            "hf:owner/name.",
+        ),
+    ] = "bundled",
     generator: Annotated[
         str | None,
         typer.Option(
-            help="Let this model choose among all tools in its prompt: bundled, a GGUF file, hf:..."
+            metavar="MODEL",
+            help="Let this model choose among all tools in its prompt as well: bundled, a GGUF file, or "
+            "hf:owner/repo/file.gguf.",
         ),
     ] = None,
-    oracle: Annotated[int, typer.Option(min=1, help="Requests that the generator is asked.")] = 40,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of the generator's context.")] = 8192,
+    oracle: Annotated[int, typer.Option(min=1, metavar="N", help="Requests that --generator is asked.")] = 40,
+    context: Annotated[
+        int,
+        typer.Option("--n-ctx", "--context", min=1, metavar="N", help="Context of --generator, in tokens."),
+    ] = 8192,
     kv: Annotated[
-        str, typer.Option(help="Tokens in the generator's KV cache while the router decides; commas.")
+        str,
+        typer.Option(metavar="N,...", help="Tokens in --generator's KV cache while the router is timed."),
     ] = "0,2048,6144",
     work: Work = None,
     threads: Threads = None,
     json: Json = None,
     *,
     resume: Resume = True,
-    known: Annotated[bool, typer.Option(help="Use the requests for known tools in the package.")] = True,
-    reader: Annotated[bool, typer.Option(help="Ask the cross-encoder below tau.")] = True,
+    known: Annotated[bool, typer.Option(help="Use the package's example requests for known tools.")] = True,
+    reader: Annotated[bool, typer.Option(help="Let the cross-encoder read decisions below tau.")] = True,
 ) -> None:
-    """Measure routing beside plain baselines, with intervals."""
+    """Measure routing beside plain baselines, with intervals.
+
+    Told are top-1 to top-10, MRR, how many requests escalate, how well those without a tool are told, and
+    milliseconds.
+    """
     from nexus_lab.bench import routing as bench
     from nexus_lab.bench.routing_model import Generator
     from nexus_lab.engine import Engine
@@ -228,27 +317,42 @@ def routing(
 @app.command()
 def arguments(
     cases: Annotated[
-        list[Path], typer.Option(help="JSON Lines of query, gold_tool and gold_args, or accepted_args.")
+        list[Path],
+        typer.Option(
+            metavar="FILE",
+            help='Calls, a line each: {"query", "gold_tool", "gold_args" or "accepted_args"}; repeat.',
+        ),
     ],
     registry: Annotated[
-        Path | None, typer.Option(help="The tools, where the cases do not bring their own.")
+        Path | None, typer.Option(metavar="FILE", help="The tools, where the cases do not bring their own.")
     ] = None,
     model: Model = "bundled",
-    modes: Annotated[str, typer.Option(help="What the model sees of a tool; commas.")] = "signature,full",
+    adapter: Adapter = None,
+    modes: Annotated[
+        str, typer.Option(metavar="MODE,...", help="What the model sees of a tool: signature, full.")
+    ] = "signature,full",
     systems: Annotated[
         str,
         typer.Option(
-            help="full; no_grounding, no_assignment, no_reuse, no_minimum, no_descriptions, no_model; "
-            "demonstrations, which adds the other cases' calls of the tool, and scoring, by the model; "
-            "commas, or all."
+            metavar="NAME,...",
+            help="full; what is left out: no_grounding, no_assignment, no_reuse, no_minimum, "
+            "no_descriptions, no_model; what is added: demonstrations (the other cases' calls of the tool), "
+            "scoring (whole calls, by the model); or all.",
         ),
     ] = "full",
-    limit: Annotated[int | None, typer.Option(min=1, help="So many cases, chosen by a hash.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="At most N cases of each file, chosen by a hash; all by default."
+        ),
+    ] = None,
     fit: Annotated[
         Path | None,
         typer.Option(
-            help="Fit the evidence to the cases not kept apart, and write it here; with --systems scoring "
-            "the weight of the model's word as well."
+            metavar="FILE",
+            dir_okay=False,
+            help="Measure nothing: fit the evidence to the cases not kept apart, and write it here; with "
+            "--systems scoring the weight of the model's word as well.",
         ),
     ] = None,
     threads: Threads = None,
@@ -256,8 +360,9 @@ def arguments(
     *,
     route: Annotated[bool, typer.Option(help="Charge arguments of requests that are routed wrong.")] = True,
 ) -> None:
-    """Measure how many arguments come out right, when the model sees a signature or the full schema.
+    """Measure how many arguments of a call come out right.
 
+    The right tool is given, and the model sees its signature or its full schema.
     With --model none only what the conversation settles is counted, which takes seconds.
     """
     from nexus_lab.bench import arguments as bench
@@ -272,10 +377,11 @@ def arguments(
     every = [name for name in bench.SYSTEMS if not (alone and name in (*bench.NEED_MODEL, "no_model"))]
     chosen = every if systems == "all" else listed(systems)
     alone = alone or chosen == ["no_model"] or (fit is not None and "scoring" not in chosen)
-    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads)
+    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads, adapter=adapter)
     if fit is not None:
         with loading as engine:
             fit_evidence(cases, tools, fit, scorer=CallScorer(engine) if engine is not None else None)
+        console.print(plain(f"wrote {fit}"))
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
     with loading as engine, bar("filling in") as tell:

@@ -15,7 +15,11 @@ _CAVEAT = (
 
 
 def policies() -> None:
-    """List the cache policies; write one as NAME or NAME(knob=value,...)."""
+    """List the cache policies and their knobs.
+
+    One is written as NAME or NAME(knob=value,...), quoted for the shell, for example
+    'rolling_drop_repos(keep_last=3)': in nexus-lab run --policy, in a profile and in nexus-lab eval cache.
+    """
     from nexus_lab.policy_text import POLICIES
 
     table = Table(box=None, pad_edge=False)

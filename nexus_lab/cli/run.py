@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.prompt import Confirm
 
+from nexus_lab.cli._options import Adapter, Model
 from nexus_lab.cli._output import console, plain
 
 if TYPE_CHECKING:
@@ -22,33 +23,70 @@ __all__ = ["run"]
 
 
 def run(
-    requests: Annotated[list[str] | None, typer.Argument(help="Requests; asked for when absent.")] = None,
-    servers: Annotated[
-        Path | None, typer.Option(help="A client's mcpServers JSON; nothing in it starts by itself.")
+    requests: Annotated[
+        list[str] | None,
+        typer.Argument(help="Requests, one after the other; without any you are asked, until Ctrl-D."),
     ] = None,
-    start: Annotated[list[str] | None, typer.Option(help="Server of that file to start; repeat.")] = None,
-    command: Annotated[list[str] | None, typer.Option(help="Command of a server to start; repeat.")] = None,
-    model: Annotated[str, typer.Option(help="bundled, a GGUF file, or hf:owner/repo/file.")] = "bundled",
-    n_ctx: Annotated[int, typer.Option(help="Context in tokens.")] = 4096,
-    profile: Annotated[str, typer.Option(help="Named settings.")] = "default",
+    servers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A client's mcpServers JSON, or a saved registry; see --start."),
+    ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Start this server of --servers; repeat."),
+    ] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="Start this server, quoted: 'uvx mcp-server-time'; repeat."),
+    ] = None,
+    model: Model = "bundled",
+    adapter: Adapter = None,
+    n_ctx: Annotated[int, typer.Option(min=1, metavar="N", help="Context of the model, in tokens.")] = 4096,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Named settings; see nexus-lab profile.")
+    ] = "default",
     policy: Annotated[
         str | None,
-        typer.Option(help="Cache policy, such as rolling_drop_repos(keep_last=3); see nexus-lab policies."),
+        typer.Option(
+            metavar="POLICY",
+            help="Cache policy in place of the profile's, such as rolling_drop_repos(keep_last=3); "
+            "see nexus-lab policies.",
+        ),
     ] = None,
-    session: Annotated[Path | None, typer.Option(help="Record into this bundle.")] = None,
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NAME", help="Record a new session, the folder NAME.nexus, for nexus-lab export."
+        ),
+    ] = None,
     endpoint: Annotated[
         str,
-        typer.Option(help="OpenAI-compatible address, ending in /v1, in place of a model of this machine."),
+        typer.Option(
+            metavar="URL",
+            help="OpenAI-compatible address, ending in /v1, in place of a model of this machine.",
+        ),
     ] = "",
-    endpoint_model: Annotated[str, typer.Option(help="The model's name there.")] = "",
+    endpoint_model: Annotated[
+        str, typer.Option(metavar="NAME", help="The model's name there; needed with --endpoint.")
+    ] = "",
     key_env: Annotated[
-        str | None, typer.Option(help="Environment variable of the endpoint's API key; none is sent without.")
+        str | None,
+        typer.Option(
+            metavar="VARIABLE", help="Environment variable of the endpoint's API key; none is sent without."
+        ),
     ] = None,
     *,
-    contents: Annotated[bool, typer.Option("--contents", help="Record messages too, redacted.")] = False,
+    contents: Annotated[
+        bool,
+        typer.Option("--contents", help="Record messages, arguments and results too, without known secrets."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Run tools that change things without asking.")] = False,
 ) -> None:
-    """Ask an agent over your own MCP servers; only the servers that you name are started."""
+    """Ask an agent over your own MCP servers.
+
+    Only the servers that you name are started, with --start or --command. A tool that is not marked
+    read-only asks before it runs.
+    """
     from nexus_lab.agent import Agent, Endpoint, RemoteAgent
     from nexus_lab.engine import Engine
     from nexus_lab.policy_text import parse_policy
@@ -56,7 +94,7 @@ def run(
     from nexus_lab.settings import load_profile
     from nexus_lab.trace import SessionRecorder
 
-    remote = _endpoint(endpoint, endpoint_model, key_env, model)
+    remote = _endpoint(endpoint, endpoint_model, key_env, model, adapter)
     settings = load_profile(profile)
     if policy is not None:
         settings = settings.changed(policy=policy)
@@ -66,7 +104,9 @@ def run(
     chosen = _chosen(servers, start or [], command or [])
     with ExitStack() as stack:
         tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))
-        runs = remote or stack.enter_context(Engine.load(model, n_ctx=n_ctx, threads=settings.threads))
+        runs = remote or stack.enter_context(
+            Engine.load(model, n_ctx=n_ctx, threads=settings.threads, adapter=adapter)
+        )
         observers: list[Observer] = [_Declines()] if isinstance(runs, Endpoint) else []
         if session is not None:
             recorder = SessionRecorder(
@@ -90,19 +130,26 @@ def run(
         _converse(stack.enter_context(agent), requests or [])
 
 
-def _endpoint(url: str, name: str, key_variable: str | None, model: str) -> Endpoint | None:
+def _endpoint(
+    url: str, name: str, key_variable: str | None, model: str, adapter: Path | None
+) -> Endpoint | None:
     """Return the endpoint that the options name; looked at before any server is started."""
     from nexus_lab.agent import Endpoint
     from nexus_lab.errors import NexusError
 
     if not url:
         if name or key_variable:
-            raise NexusError("no endpoint", next_step="give its address with --endpoint")
+            raise NexusError(
+                "--endpoint-model and --key-env belong to an endpoint",
+                next_step="give its address with --endpoint",
+            )
         return None
     if not name:
         raise NexusError("the endpoint's model has no name", next_step="name it with --endpoint-model")
     if model != "bundled":
         raise NexusError("both --model and --endpoint name a model", next_step="give one of them")
+    if adapter is not None:
+        raise NexusError("an endpoint's model takes no --adapter", next_step="load it on the endpoint")
     return Endpoint(url, name, key_variable=key_variable)
 
 

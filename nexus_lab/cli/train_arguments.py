@@ -78,9 +78,10 @@ def train_arguments(
     *,
     swaps: Annotated[bool, typer.Option(help="Tell the requests again with other names and numbers.")] = True,
 ) -> None:
-    """Train a LoRA adapter for arguments, on a CPU, and write it as GGUF with a card beside it.
+    """Train a LoRA adapter for arguments, on a CPU.
 
-    Ctrl-C keeps the best adapter so far. Try it: nexus-lab eval arguments --adapter FILE.
+    It is written as GGUF, with a card beside it. Ctrl-C keeps the best adapter so far. Try it:
+    nexus-lab eval arguments --adapter FILE.
     """
     from rich.markup import escape
     from rich.progress import Progress
