@@ -46,8 +46,9 @@ class Profile:
     top_k
         Candidates kept per decision, and rows of the table.
     sidecar
-        ``escalated`` lets the model try the candidates of a decision that was too close, each in a sequence
-        of its own, and confirm or change it; ``off``, see `nexus_lab.agent.sidecar` for what it is worth.
+        ``off``, or ``escalated``, which lets the model try the candidates of a decision that was too close,
+        each in a sequence of its own, and confirm or change it; `nexus-lab eval sidecar` tells what it is
+        worth.
     schema_mode
         What the model sees of the routed tool: ``signature``, ``full``, ``splice(exact)``,
         ``splice(bounded(EPSILON))``, ``splice(paper)`` or ``splice(fixed)``.
@@ -59,7 +60,7 @@ class Profile:
         [0, 1].
     policy
         Cache policy between turns, with knobs where they differ from its defaults, such as ``full`` or
-        ``rolling_drop_repos(repos_every=3)``; `nexus_lab.policy_text.POLICIES` lists them.
+        ``rolling_drop_repos(repos_every=3)``; `nexus-lab policies` lists them.
     keep_responses
         Tool responses that a rolling drop or a trim keeps, where the policy's text does not say.
     repos
@@ -215,6 +216,9 @@ def _positive_number(text: str) -> bool:
 
 
 def _check_cache(profile: Profile) -> None:
+    for name in ("repos", "shadow"):
+        value = getattr(profile, name)
+        _require(isinstance(value, bool), f"{name} = {value!r} is neither yes nor no", "choose yes or no")
     try:
         parse_policy(str(profile.policy))
     except PolicyTextError as error:

@@ -17,7 +17,9 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
 
-_UNSET = {"tau": "calibrated", "threads": "physical cores"}
+_YES_NO = {"yes": True, "no": False}
+# What is meant where these are not set; elsewhere "none" is a value like any other.
+_UNSET = {"tau": "calibrated", "threads": "physical cores", "turn_seconds": "no limit"}
 _ENTRY = re.compile(r"^(?P<names>\w+(?:, \w+)*)\n(?P<text>(?: {4}.*\n?)+)", re.MULTILINE)
 
 
@@ -36,8 +38,7 @@ def show(name: Annotated[str, typer.Argument(help="Profile.")] = "default") -> N
     table.add_column(overflow="fold")
     table.add_column(style="dim")
     for key, value in load_profile(name).to_dict().items():
-        shown = _UNSET.get(key, "none") if value is None else value
-        table.add_row(key, plain(shown), plain(meanings.get(key, "")))
+        table.add_row(key, plain(_written(key, value)), plain(meanings.get(key, "")))
     console.print(table)
 
 
@@ -57,20 +58,29 @@ def set_(
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    key, separator, value = text.partition("=")
+    key, separator, value = (part.strip() for part in text.partition("="))
     if not separator:
         raise SettingsError(f"{text!r} is not KEY=VALUE", next_step="write a setting such as tau=0.02")
+    if value in _YES_NO or (key in _UNSET and value == "none"):
+        return key, _YES_NO.get(value)
     try:
         return key, json.loads(value)
     except ValueError:
-        return key, None if value == "none" else value
+        return key, value
+
+
+def _written(key: str, value: object) -> object:
+    """Return the value as `set` takes it, or what is meant where nothing is set."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _UNSET[key] if value is None else value
 
 
 def _meanings() -> dict[str, str]:
     """Return what each setting is, as its class documents it."""
     entries = inspect.cleandoc(Profile.__doc__ or "").partition("Attributes\n----------\n")[2]
     return {
-        name: " ".join(entry["text"].replace("`", "").split())
+        name: " ".join(entry["text"].replace("`", "").replace("None", "none").split())
         for entry in _ENTRY.finditer(entries)
         for name in entry["names"].split(", ")
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from nexus_lab.cli import main
 from nexus_lab.cli._app import app
 from nexus_lab.cli._output import plain
+from nexus_lab.cli.profile import _meanings
 from nexus_lab.cli.run import _approve
 from nexus_lab.registry import ToolSpec
 from nexus_lab.settings import Profile, save_profile
@@ -55,6 +58,8 @@ def test_help_names_every_group():
         (("registry", "check", "nowhere.json"), "nowhere.json"),
         (("profile", "show", "nobody"), "nobody"),
         (("profile", "set", "mine", "k=1"), "r_base"),
+        (("profile", "set", "mine", "shadow"), "KEY=VALUE"),
+        (("doctor", "--models", "nowhere"), "nowhere"),
         (("run", "hello"), "--command"),
         (("run", "hello", "--command", ""), "--command ''"),
         (("run", "hello", "--command", "server 'open"), "open"),
@@ -132,7 +137,26 @@ def test_a_profile_can_be_changed_and_shown(tmp_path):
     assert run("profile", "set", "deep", "k=6", "tau=0.02", NEXUS_LAB_HOME=home).returncode == 0
     shown = run("profile", "show", "deep", NEXUS_LAB_HOME=home).stdout
     assert "0.02" in shown
-    assert run("profile", "list", NEXUS_LAB_HOME=home).stdout.split() == ["deep"]
+    assert run("profile", "list", NEXUS_LAB_HOME=home).stdout.split() == ["deep", "default"]
+
+
+def test_yes_and_no_are_what_they_say(tmp_path):
+    home = str(tmp_path)
+    assert (
+        run("profile", "set", "mine", "shadow=yes", "repos=no", "repair=none", NEXUS_LAB_HOME=home).returncode
+        == 0
+    )
+    stored = json.loads((tmp_path / "config" / "profiles" / "mine.json").read_text())
+    assert (stored["shadow"], stored["repos"], stored["repair"]) == (True, False, "none")
+    refused = run("profile", "set", "mine", "shadow=maybe", NEXUS_LAB_HOME=home)
+    assert refused.returncode == 2
+    assert "choose yes or no" in refused.stderr
+
+
+def test_a_profile_is_shown_with_what_each_setting_is():
+    meanings = _meanings()
+    assert set(meanings) == {field.name for field in fields(Profile)}
+    assert all(meanings.values())
 
 
 def test_what_the_policy_of_a_profile_imports_is_told_before_it_is(nexus_home):
