@@ -14,7 +14,7 @@ from rich.table import Table
 
 from nexus_lab.cli._options import Context, Flash, Model, Threads
 from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import bar
+from nexus_lab.cli._progress import bar, told_when_stopped
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _N_CTX = 4096
 _SIZE = re.compile(r"(?P<count>\d+(\.\d+)?)\s*(?P<unit>[kMGT]?)(?P<binary>i?)B?", re.IGNORECASE)
 _UNITS = "kmgt"
 _LEAST_DIGITS = 6
+_MOST_BYTES = 2.0**63
+_SHOWN = 40
 
 Tools = Annotated[
     Path | None, typer.Option("--registry", metavar="FILE", help="Tools, to say which block is whose.")
@@ -84,14 +86,14 @@ def build(
     from nexus_lab.splice import BlockLibrary, build_blocks
 
     room, tools = _quota(quota), load_registry(file).tools
-    if conversations is not None:
-        _take_conversations(conversations, context)
     if not tools:
         raise RegistryError(f"{file} lists no tools", next_step="add some with nexus-lab registry add")
+    if conversations is not None:
+        _take_conversations(conversations, context)
     with Engine.load(model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention) as engine:
         library = BlockLibrary(engine, quota=room)
         recipes = block_recipes(engine, tools, system=_system(system), context=context.value)
-        with bar("compiling") as tell:
+        with told_when_stopped("the blocks compiled so far are kept"), bar("compiling") as tell:
             done = build_blocks(library, recipes, on_progress=tell)
         console.print(
             plain(
@@ -281,7 +283,10 @@ def _quota(text: str) -> int | None:
     if match is None:
         raise NexusError(f"{text!r} is no size", next_step="give one such as 4GiB, 500MB, or none")
     power = _UNITS.find(match["unit"].lower()) + 1 if match["unit"] else 0
-    return int(float(match["count"]) * (1024 if match["binary"] else 1000) ** power)
+    size = float(match["count"]) * (1024 if match["binary"] else 1000) ** power
+    if size > _MOST_BYTES:
+        raise NexusError(f"{text[:_SHOWN]!r} is more than any disk has", next_step="give none for no limit")
+    return int(size)
 
 
 def _bytes(count: int) -> str:

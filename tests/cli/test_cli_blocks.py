@@ -56,15 +56,23 @@ class Shell:
     def build(self, *words: object, code: int = 0) -> str:
         return self.run("build", self.tools, "--threads", 1, *words, code=code)
 
-    def stopped_build(self, number: signal.Signals) -> int:
-        """Start a build, and send it a signal as soon as there is a first block; returns its exit code."""
+    def stopped_build(self, number: signal.Signals) -> tuple[int, str]:
+        """Start a build, and send it a signal as soon as there is a first block.
+
+        Returns its exit code and what it said.
+        """
         process = subprocess.Popen(
-            [*COMMAND, "build", str(self.tools), "--threads", "1"], stdout=subprocess.DEVNULL, env=self.env
+            [*COMMAND, "build", str(self.tools), "--threads", "1"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env,
         )
         while not self.blocks() and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(number)
-        return process.wait(timeout=240)
+        _, said = process.communicate(timeout=240)
+        return process.returncode, said
 
     def blocks(self) -> list[Path]:
         return sorted(self.home.glob("data/blocks/*/*.atb"))
@@ -85,7 +93,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_build_that_was_stopped_leaves_whole_blocks_and_goes_on(shell: Shell, number: signal.Signals):
-    assert shell.stopped_build(number) == (130 if number is signal.SIGINT else -number)
+    code, said = shell.stopped_build(number)
+    assert code == (130 if number is signal.SIGINT else -number)
+    if number is signal.SIGINT:
+        assert "the blocks compiled so far are kept" in said
+        assert "next: give the same command again" in said
     there = shell.blocks()
     assert 0 < len(there) < len(TOOLS)
     for path in there:
@@ -231,7 +243,7 @@ def test_sizes_are_read_as_they_are_written(text: str, size: int | None):
     assert cli._quota(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "4 potatoes", "1e9"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "4 potatoes", "1e9", "9" * 400, "99999999999T"])
 def test_what_is_no_size_is_refused(text: str):
     with pytest.raises(NexusError) as caught:
         cli._quota(text)
