@@ -50,7 +50,7 @@ def set_(
     """Change settings of a profile, and store it.
 
     nexus-lab profile show tells what settings there are. Quote what has brackets:
-    'schema_mode=splice(paper)'. KEY=none sets nothing: tau=none takes the calibrated one.
+    'schema_mode=splice(paper)'. tau=none goes back to the calibrated one.
     """
     base = load_profile(name) if name in list_profiles() else Profile(name=name)
     path = save_profile(base.changed(**dict(_pair(text) for text in settings)))
@@ -73,7 +73,7 @@ def _written(key: str, value: object) -> object:
     """Return the value as `set` takes it, or what is meant where nothing is set."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _UNSET[key] if value is None else value
+    return _UNSET.get(key, "none") if value is None else value
 
 
 def _meanings() -> dict[str, str]:

@@ -85,14 +85,14 @@ def run(
     """Ask an agent over your own MCP servers.
 
     Only the servers that you name are started, with --start or --command. A tool that is not marked
-    read-only asks before it runs.
+    read-only asks before it runs. Exits with 1 when a request that was given had a problem.
     """
     from nexus_lab.agent import Agent, Endpoint, RemoteAgent
     from nexus_lab.engine import Engine
     from nexus_lab.policy_text import parse_policy
     from nexus_lab.registry import connect
     from nexus_lab.settings import load_profile
-    from nexus_lab.trace import SessionRecorder
+    from nexus_lab.trace import SessionRecorder, insist_new
 
     remote = _endpoint(endpoint, endpoint_model, key_env, model, adapter)
     settings = load_profile(profile)
@@ -102,6 +102,8 @@ def run(
     if policy is None and code is not None:
         console.print(plain(f"profile {profile}: its cache policy imports and runs {code}"))
     chosen = _chosen(servers, start or [], command or [])
+    if session is not None:
+        insist_new(session)
     with ExitStack() as stack:
         tools = stack.enter_context(connect(*chosen, progress=lambda line: console.print(plain(line))))
         runs = remote or stack.enter_context(
@@ -127,7 +129,14 @@ def run(
             agent = RemoteAgent(runs, tools, **options)
         else:
             agent = Agent(runs, tools, **options)
-        _converse(stack.enter_context(agent), requests or [])
+        well = _converse(stack.enter_context(agent), requests or [])
+    if session is not None:
+        console.print(
+            plain(f"recorded in {recorder.path}; nexus-lab export {recorder.path} makes a page of it"),
+            soft_wrap=True,
+        )
+    if not well:
+        raise typer.Exit(1)
 
 
 def _endpoint(
@@ -207,24 +216,30 @@ def _approve(*, yes: bool) -> Any:
     return approve
 
 
-def _converse(agent: TurnLoop, requests: list[str]) -> None:
+def _converse(agent: TurnLoop, requests: list[str]) -> bool:
+    """Ask the requests, or what is typed; whether all that were given came to an end without a problem."""
+    well = True
     for request in requests:
         console.print(plain(f"> {request}", style="bold"))
-        _ask(agent, request)
+        well &= _ask(agent, request)
+    if not requests:
+        console.print(plain("ask for something; Ctrl-D ends", style="dim"))
     while not requests:
         try:
             request = console.input("> ").strip()
         except EOFError:
-            return
+            break
         if request:
             _ask(agent, request)
+    return well
 
 
-def _ask(agent: TurnLoop, request: str) -> None:
+def _ask(agent: TurnLoop, request: str) -> bool:
     turn = agent.ask(request, on_turn=_show)
     _show(turn)
     if turn.left:
         console.print(plain(f"not begun: {'; '.join(turn.left)}", style="yellow"))
+    return turn.problem is None
 
 
 def _show(turn: Turn) -> None:

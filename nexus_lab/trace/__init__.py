@@ -24,7 +24,7 @@ from nexus_lab.trace.base import (
 if TYPE_CHECKING:
     from nexus_lab.trace.exporters import Target, export
     from nexus_lab.trace.exporters.estimate import estimate_size
-    from nexus_lab.trace.recorder import SessionRecorder
+    from nexus_lab.trace.recorder import SessionRecorder, insist_new
     from nexus_lab.trace.redact import Redactor
     from nexus_lab.trace.session import Session, read_session, recover
     from nexus_lab.trace.tree import SpanNode, SpanTree
@@ -47,6 +47,7 @@ __all__ = [
     "Target",
     "estimate_size",
     "export",
+    "insist_new",
     "read_session",
     "recover",
 ]
@@ -60,6 +61,7 @@ _HOMES = {
     "Target": "exporters",
     "estimate_size": "exporters.estimate",
     "export": "exporters",
+    "insist_new": "recorder",
     "read_session": "session",
     "recover": "session",
 }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.trace.journal import JournalWriter, SessionLock
 
-__all__ = ["SessionRecorder"]
+__all__ = ["SessionRecorder", "insist_new"]
 
 logger = logging.getLogger(__name__)
 
@@ -260,14 +260,24 @@ def _open_folder(path: Path, *, append: bool) -> SessionLock:
         raise SessionError(
             f"{path} cannot be written: {error.strerror}", next_step="record into a folder of yours"
         ) from error
-    taken = [item.name for item in path.iterdir() if item.name != ".lock"]
-    if taken and not append:
-        lock.release()
-        raise SessionError(
-            f"{path} holds {'a session' if MANIFEST in taken else 'other files'} already",
-            next_step="record under another name, or pass append=True to add a run to a session",
-        )
+    if not append:
+        try:
+            insist_new(path)
+        except SessionError:
+            lock.release()
+            raise
     return lock
+
+
+def insist_new(path: str | Path) -> None:
+    """Raise SessionError when `path` holds something already, before anything is started for its sake."""
+    folder = _bundle_path(path)
+    taken = [item.name for item in folder.iterdir() if item.name != ".lock"] if folder.is_dir() else []
+    if taken:
+        raise SessionError(
+            f"{folder} holds {'a session' if MANIFEST in taken else 'other files'} already",
+            next_step="record under another name (in Python, append=True adds a run to a session)",
+        )
 
 
 def _appended(manifest: Manifest, *, contents: bool, redactor: Redactor | None) -> Manifest:

@@ -159,6 +159,16 @@ def test_a_profile_is_shown_with_what_each_setting_is():
     assert all(meanings.values())
 
 
+def test_a_session_is_not_recorded_over_another_and_nothing_is_started_for_it(tmp_path):
+    (tmp_path / "today.nexus").mkdir()
+    (tmp_path / "today.nexus" / "manifest.json").write_text("{}")
+    words = ("run", "hello", "--command", "no-such-server", "--session", str(tmp_path / "today"))
+    done = run(*words, NEXUS_LAB_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert "today.nexus holds a session already" in done.stderr.replace("\n", "")
+    assert "no-such-server" not in done.stdout + done.stderr
+
+
 def test_what_the_policy_of_a_profile_imports_is_told_before_it_is(nexus_home):
     code = "policies.py:mine"
     save_profile(Profile(name="mine", policy=f"python(function={code})"))
