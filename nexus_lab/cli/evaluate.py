@@ -166,13 +166,14 @@ def calibrate(
 ) -> None:
     """Measure the bounds of the schema mode splice(bounded(EPSILON)).
 
-    The agent then repairs as much of a block as keeps its D_KL under EPSILON nats, by these bounds.
+    The agent then repairs as much of a block as keeps its D_KL under EPSILON nats, by these bounds. A run
+    that was stopped goes on where it was when the same command is given again.
     """
     from nexus_lab.bench.calibration import calibrate_agent
     from nexus_lab.registry import load_registry
     from nexus_lab.splice import save_calibration
 
-    with bar("calibrating") as tell:
+    with told_when_stopped("what had been measured is kept"), bar("calibrating") as tell:
         found = calibrate_agent(
             model,
             context=context.value,
@@ -329,7 +330,12 @@ def arguments(
     model: Model = "bundled",
     adapter: Adapter = None,
     modes: Annotated[
-        str, typer.Option(metavar="MODE,...", help="What the model sees of a tool: signature, full.")
+        str,
+        typer.Option(
+            metavar="MODE,...",
+            help="What the model sees, compared turn by turn: signature, full, a schema mode such as "
+            "splice(exact), concatenated(N), which is the first N tools in full; or all.",
+        ),
     ] = "signature,full",
     systems: Annotated[
         str,
@@ -362,7 +368,8 @@ def arguments(
 ) -> None:
     """Measure how many arguments of a call come out right.
 
-    The right tool is given, and the model sees its signature or its full schema.
+    The right tool is given, and the model sees its signature or its full schema; with --modes all also its
+    spliced block, and ten tools in a row, and what each of these costs and saves is told.
     With --model none only what the conversation settles is counted, which takes seconds.
     """
     from nexus_lab.bench import arguments as bench
@@ -377,7 +384,9 @@ def arguments(
     every = [name for name in bench.SYSTEMS if not (alone and name in (*bench.NEED_MODEL, "no_model"))]
     chosen = every if systems == "all" else listed(systems)
     alone = alone or chosen == ["no_model"] or (fit is not None and "scoring" not in chosen)
-    loading = nullcontext() if alone else Engine.load(model, n_ctx=4096, threads=threads, adapter=adapter)
+    used = bench.ALL_MODES if modes == "all" else listed(modes)
+    n_ctx = bench.context_for(used)
+    loading = nullcontext() if alone else Engine.load(model, n_ctx=n_ctx, threads=threads, adapter=adapter)
     if fit is not None:
         with loading as engine:
             fit_evidence(cases, tools, fit, scorer=CallScorer(engine) if engine is not None else None)
@@ -389,7 +398,7 @@ def arguments(
             engine,
             tools,
             cases,
-            modes=listed(modes),
+            modes=used,
             systems=chosen,
             limit=limit,
             router=router,
