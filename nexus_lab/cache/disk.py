@@ -12,6 +12,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -59,6 +60,8 @@ _LOG = logging.getLogger(__name__)
 DEFAULT_DISK_BYTES = 2 * 2**30
 _DIGEST = 32
 LOCK = "lock"
+OWNER = ".owner"
+_OWN = re.compile(r"[0-9a-f]{64}\.(?:rows|snapshot)|\.[0-9a-f]{64}\.(?:rows|snapshot)\..+")
 _ATTEMPTS = 8
 _PRIVATE = 0o700
 _KINDS = tuple(DecodeKind)
@@ -131,10 +134,9 @@ class SnapshotDisk:
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._kept: dict[str, _Kept] = {}
         self._row_bytes: dict[str, int] = {}
+        self._owner: str | None = None
         try:
             self._lock = _locked(folder)
-            self._lock.seek(0)
-            self._owner = self._lock.read().decode(errors="replace")
             with _closed_on_failure(self._lock):
                 self._take_over()
         except OSError as error:
@@ -159,18 +161,15 @@ class SnapshotDisk:
         owner = owner_of(engine)
         if self.closed or self._owner == owner:
             return
-        if self._kept and self._owner:
+        if self._kept and self._owner is not None:
             raise DiskForeign(
                 f"{shown_path(self.folder)} holds snapshots of another model or cache layout",
                 next_step="name another folder for this one",
             )
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(owner.encode())
-        self._lock.flush()
+        for path in self.folder.glob(f"*{OWNER}"):
+            path.unlink()
+        (self.folder / f"{owner}{OWNER}").touch()
         self._owner = owner
-        while self._kept and self.n_bytes > self.max_bytes:
-            self._evict()
 
     def close(self) -> None:
         """Let another process have the folder; nothing is written or read here any more."""
@@ -195,8 +194,7 @@ class SnapshotDisk:
     @property
     def n_bytes(self) -> int:
         """Bytes of all files."""
-        kept = sum(item.n_bytes for item in self._kept.values())
-        return sum(self._row_bytes.values()) + kept + len(self._owner)
+        return sum(self._row_bytes.values()) + sum(item.n_bytes for item in self._kept.values())
 
     def programs(self) -> tuple[CacheProgram, ...]:
         """Return the programs whose snapshots are there, the one used longest ago first."""
@@ -218,7 +216,7 @@ class SnapshotDisk:
         buffers = {_name(chunk): _buffer(chunk) for chunk in snapshot.rows.chunks}
         names = tuple(_name(chunk) for chunk in snapshot.rows.chunks)
         index = _packed(snapshot, names)
-        needed = len(self._owner) + len(index) + sum(buffer.nbytes for buffer in buffers.values())
+        needed = len(index) + sum(buffer.nbytes for buffer in buffers.values())
         if needed > self.max_bytes:
             self._counts["refused"] += 1
             return False, ()
@@ -297,10 +295,11 @@ class SnapshotDisk:
 
     def _take_over(self) -> None:
         """Read what is there; what a killed process was writing, and what nobody needs, is deleted."""
-        for path in self.folder.glob(".*.*"):
+        for path in own_files(self.folder, ".*.*"):
             _delete(path)
-        self._row_bytes = {path.stem: path.lstat().st_size for path in self.folder.glob("*.rows")}
-        for path in sorted(self.folder.glob("*.snapshot"), key=lambda item: item.lstat().st_mtime_ns):
+        self._owner = next((path.stem for path in self.folder.glob(f"*{OWNER}")), None)
+        self._row_bytes = {path.stem: path.lstat().st_size for path in own_files(self.folder, "*.rows")}
+        for path in sorted(own_files(self.folder, "*.snapshot"), key=lambda item: item.lstat().st_mtime_ns):
             kept = _kept(path)
             if kept is not None and all(name in self._row_bytes for name in kept.rows):
                 self._kept[kept.program.id] = kept
@@ -347,6 +346,11 @@ def snapshots_folder() -> Path:
     return cache_dir() / "snapshots"
 
 
+def own_files(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield what snapshots leave in a folder; whatever else is there is somebody's own."""
+    return (path for path in folder.glob(pattern) if _OWN.fullmatch(path.name))
+
+
 def owner_of(engine: Engine) -> str:
     """Return whose snapshots those of `engine` are: what its model and its cache layout are told by."""
     schedule = engine.schedule
@@ -359,7 +363,7 @@ def _locked(folder: Path) -> IO[bytes]:
     for _ in range(_ATTEMPTS):
         folder.mkdir(_PRIVATE, parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            handle = (folder / LOCK).open("a+b")
+            handle = (folder / LOCK).open("ab")
             with _closed_on_failure(handle):
                 _lock(handle, folder)
                 if _is_there(handle, folder / LOCK):
@@ -504,9 +508,11 @@ def _sound(snapshot: Snapshot) -> bool:
         return False
     if logits is not None and (logits.ndim != 1 or logits.dtype != np.float32):
         return False
-    sizes = np.array([*(0 if item.state is None else item.state.n_cells for item in rows.chunks), 1])
-    inside = (rows.chunk >= -1) & (rows.chunk < len(rows.chunks))
-    if not inside.all() or (rows.row < 0).any() or (rows.row >= sizes[rows.chunk]).any():
+    if (rows.chunk < -1).any() or (rows.chunk >= len(rows.chunks)).any():
+        return False
+    sizes = np.array([*(0 if item.state is None else item.state.n_cells for item in rows.chunks), 0])
+    kept = rows.chunk >= 0
+    if (rows.row[kept] < 0).any() or (rows.row >= sizes[rows.chunk])[kept].any():
         return False
     layouts = {_shape_of(item) for item in rows.chunks}
     return len(layouts) <= 1 and snapshot.complete()

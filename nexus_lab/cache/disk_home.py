@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 from nexus_lab.cache.disk import (
     DEFAULT_DISK_BYTES,
     LOCK,
+    OWNER,
     DiskForeign,
     DiskInUse,
     DiskUnusable,
     SnapshotDisk,
+    own_files,
     owner_of,
     snapshots_folder,
 )
@@ -191,9 +193,8 @@ def _deleted(folder: Path) -> bool:
     try:
         with (folder / LOCK).open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for pattern in ("*.snapshot", "*.rows", ".*.*"):
-                for path in folder.glob(pattern):
-                    path.unlink()
+            for path in (*own_files(folder, "*"), *folder.glob(f"*{OWNER}")):
+                path.unlink()
             (folder / LOCK).unlink()
             folder.rmdir()
     except OSError as error:

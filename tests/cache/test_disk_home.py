@@ -122,7 +122,7 @@ def test_what_a_process_has_is_never_deleted(tmp_path):
 
 def test_what_cannot_be_deleted_stays_and_is_no_error(tmp_path):
     folder = left(tmp_path, "odd", 40)
-    (folder / "odd.snapshot").mkdir()
+    (folder / f"{'0' * 64}.snapshot").mkdir()
     assert clean_disks(tmp_path, max_bytes=0, now=1.0) == ()
     assert folder.exists()
 
@@ -152,6 +152,23 @@ def test_a_folder_that_is_taken_away_before_it_is_locked_is_made_anew(tmp_path, 
             SnapshotDisk(folder)
 
 
+def test_files_of_others_stay_in_a_folder_that_is_named(tmp_path):
+    others = [tmp_path / name for name in (".my.cnf", "trip.snapshot", "data.rows", "notes.txt")]
+    ours = [
+        tmp_path / f".{'0' * 64}.rows.x1",
+        tmp_path / f"{'1' * 64}.rows",
+        tmp_path / f"{'2' * 64}.snapshot",
+    ]
+    for path in (*others, *ours):
+        path.write_text("something")
+    with SnapshotDisk(tmp_path, max_bytes=0) as disk:
+        assert disk.counters()["orphans"] == disk.counters()["corrupt"] == 1
+    assert all(path.exists() for path in others)
+    assert not any(path.exists() for path in ours)
+    clean_disks(tmp_path.parent, max_bytes=0)
+    assert all(path.exists() for path in others)
+
+
 def test_a_limit_below_nothing_is_refused(tmp_path):
     with pytest.raises(DiskUnusable, match="max_bytes = -1"):
         SnapshotDisk(tmp_path, max_bytes=-1)
@@ -162,7 +179,8 @@ def test_an_empty_folder_is_anybodys(tmp_path):
         with SnapshotDisk(tmp_path) as disk:
             disk.belong_to(engine(f"m{number}"))
             disk.belong_to(engine(f"m{number}"))
-            assert disk.n_bytes == (tmp_path / "lock").stat().st_size == len(f"m{number}-f16-plain")
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", f"m{number}-f16-plain.owner"]
+            assert disk.n_bytes == sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": "m2"}, {"kv_type": "f32"}, {"flash": True}])

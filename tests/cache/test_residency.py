@@ -230,7 +230,7 @@ def test_another_process_takes_the_disk_over(template: SequenceState, tmp_path: 
             kept(store, maker, program)
         assert store.persist() == 3
         assert store.persist() == 0
-    (tmp_path / ".half.rows.x1").write_bytes(b"what a killed process was writing")
+    (tmp_path / f".{'0' * 64}.rows.x1").write_bytes(b"what a killed process was writing")
     (tmp_path / f"{'0' * 64}.rows").write_bytes(b"rows whose snapshot was not written any more")
     with SnapshotDisk(tmp_path) as disk:
         store, _ = store_of(template, disk)
@@ -317,9 +317,9 @@ def test_a_folder_that_cannot_be_used_is_a_typed_error_and_is_not_held(tmp_path:
 
 
 def test_what_cannot_be_deleted_stands_in_nobody_s_way(tmp_path: Path, caplog):
-    (tmp_path / "odd.rows").mkdir()
-    (tmp_path / "odd.snapshot").mkdir()
-    (tmp_path / "gone.snapshot").symlink_to("nowhere")
+    (tmp_path / f"{'0' * 64}.rows").mkdir()
+    (tmp_path / f"{'0' * 64}.snapshot").mkdir()
+    (tmp_path / f"{'1' * 64}.snapshot").symlink_to("nowhere")
     with SnapshotDisk(tmp_path) as disk:
         assert len(disk) == 0
         assert disk.counters()["corrupt"] == 2
