@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nexus_lab.agent.loop import SYSTEM_PROMPT
 from nexus_lab.arguments import MissingValues
 from nexus_lab.arguments.spans import hear
-from nexus_lab.bench.base import Result, bootstrap, proportion
+from nexus_lab.bench.argument_writing import Cost
+from nexus_lab.bench.base import Result, proportion
 from nexus_lab.bench.clusters import cluster_ratio
 from nexus_lab.registry import schema_text
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from nexus_lab.agent.calling import Written
     from nexus_lab.bench.argument_cases import ArgumentCase
 
-__all__ = ["Scored", "figures", "gains", "savings", "score", "share_over_cases"]
+__all__ = ["Scored", "figures", "gains", "score", "share_over_cases"]
 
 _SHORT = 3
 
@@ -41,10 +40,8 @@ class Scored:
         Whether it was given up for want of a value, and said so, instead of being written.
     copied, texts
         Texts among its values that occur in the prompt and nowhere in the conversation, and all texts.
-    ttft_s
-        Seconds from the request to the first token of the arguments.
-    tokens
-        Tokens by which the tool is shown.
+    cost
+        What it took to come to the call.
     """
 
     right: tuple[str, ...]
@@ -55,8 +52,7 @@ class Scored:
     told: bool = False
     copied: int = 0
     texts: int = 0
-    ttft_s: float = 0.0
-    tokens: int = 0
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def all_right(self) -> bool:
@@ -191,14 +187,3 @@ def gains(
     found = cluster_ratio(more, stated, range(len(kept)), case=case, metric="args_right_gain")
     low, high = (found.low, found.high) if any(more) else (None, None)
     return [replace(found, n=sum(stated), low=low, high=high)]
-
-
-def savings(ours: Sequence[Scored], peer: Sequence[Scored]) -> list[Result]:
-    """Return how much sooner and shorter a signature is than the full schema in every turn."""
-    case = {"system": "full", "schema_mode": "signature", "peer": "full schema"}
-    ratios = [theirs.ttft_s / one.ttft_s for one, theirs in zip(ours, peer, strict=True)]
-    saved = [1 - one.tokens / theirs.tokens for one, theirs in zip(ours, peer, strict=True)]
-    return [
-        bootstrap(ratios, np.median, case=case, metric="ttft_ratio"),
-        bootstrap(saved, np.mean, case=case, metric="token_saving"),
-    ]

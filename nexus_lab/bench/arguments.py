@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import time
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nexus_lab.agent.calling import Written
 from nexus_lab.arguments import ArgumentsRejected, MissingValues, build_grammar, ground, validate
@@ -17,12 +16,12 @@ from nexus_lab.arguments.demonstrations import Demonstration
 from nexus_lab.arguments.grounding import plan_grounded
 from nexus_lab.arguments.minimum import Minimum
 from nexus_lab.bench.argument_cases import read_cases
-from nexus_lab.bench.argument_figures import Scored, figures, gains, savings, score, share_over_cases
+from nexus_lab.bench.argument_figures import Scored, figures, gains, score, share_over_cases
+from nexus_lab.bench.argument_modes import ALL_MODES, MODES, compare_modes, context_for, written_in
 from nexus_lab.bench.argument_scoring import CallScorer
 from nexus_lab.bench.argument_unsaid import unsaid
-from nexus_lab.bench.argument_writing import Writer
-from nexus_lab.bench.base import Result, ResultFile, ResultsError, bootstrap
-from nexus_lab.registry import Registry, load_registry, schema_text
+from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.registry import Registry, load_registry
 from nexus_lab.settings import Profile
 
 if TYPE_CHECKING:
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
     from nexus_lab.engine import Engine
     from nexus_lab.routing import Router
 
-__all__ = ["MODES", "NEED_MODEL", "SYSTEMS", "Scored", "run", "score"]
+__all__ = ["ALL_MODES", "MODES", "NEED_MODEL", "SYSTEMS", "Scored", "context_for", "run", "score"]
 
-MODES = ("signature", "full")
 PARTS = ("all", "apart")
-_CONCATENATED = 50
 _NO_MODEL = "no_model"
 # What each system grounds a call with; those without a model's part run without one as well.
 _WAYS: dict[str, dict[str, Any]] = {
@@ -83,7 +80,9 @@ def run(
     cases
         Files of cases, of `read_cases`.
     modes
-        What the model sees of the tool: ``signature``, ``full``.
+        What the model sees: the schema modes of a profile (``signature``, ``full``, ``splice(...)``), and
+        ``concatenated(N)``, the tool among the first N of the registry in full. Turn by turn the modes are
+        run one after the other; see `nexus_lab.bench.argument_modes` for what is compared.
     systems
         Of `SYSTEMS`: ``full``, what is left out, or what is added (``demonstrations``: the right calls of
         the other cases with the same tool; ``scoring``: the model weighs whole calls where the evidence
@@ -94,7 +93,8 @@ def run(
     profile
         Sampling settings; the defaults take the most likely tokens.
     router
-        With one, ``end_to_end_right`` charges arguments of a case whose request it sends elsewhere.
+        With one, ``end_to_end_right`` charges arguments of a case whose request it sends elsewhere, and the
+        time that it takes counts beside ``concatenated(N)``, which needs none.
     on_progress
         Called with calls written and all.
 
@@ -109,18 +109,20 @@ def run(
     files = [cases] if isinstance(cases, PurePath) else list(cases)
     chosen = [case for file in files for case in read_cases(file, tools, limit=limit)]
     settings = profile or Profile()
-    routed = None if router is None else [_routed(router, case) for case in chosen]
-    runs = [(system, mode) for system in systems for mode in (modes if system == "full" else modes[:1])]
+    routed = None if router is None else [_routed(router.warm_up(), case) for case in chosen]
+    runs = [(system, tuple(modes) if system == "full" else (modes[0],)) for system in systems]
+    tell = _counting(on_progress, len(chosen) * sum(len(used) for _, used in runs))
     planners = _Planners(chosen, CallScorer(engine) if engine is not None else None)
-    found: dict[tuple[str, str], list[Scored]] = {}
-    for number, (system, mode) in enumerate(runs):
-        tell = None if on_progress is None else partial(_tell, on_progress, number, len(runs))
+    found: dict[tuple[str, str], Sequence[Scored | None]] = {}
+    for system, used in runs:
         shown = [_undescribed(case) for case in chosen] if system == "no_descriptions" else chosen
         if engine is None or system == _NO_MODEL:
-            found[system, mode] = [score(_settled(one, planners.ground(one, system)), one) for one in shown]
-        else:
-            plan = partial(planners.plan, system=system)
-            found[system, mode] = _written(engine, shown, settings.changed(schema_mode=mode), plan, tell)
+            settled = [score(_settled(one, planners.ground(one, system)), one) for one in shown]
+            found[system, used[0]] = settled
+            continue
+        plan = partial(planners.plan, system=system)
+        written = written_in(engine, shown, used, settings, plan, tools=tools or (), tell=tell)
+        found.update({(system, mode): scored for mode, scored in written.items()})
     results = _results(chosen, found, routed)
     results += [
         figure
@@ -129,10 +131,10 @@ def run(
         for part in PARTS
         for figure in _unsaid_asked(chosen, planners, {"system": system, "part": part})
     ]
-    if {("full", "signature"), ("full", "full")} <= found.keys() and engine is not None:
-        results += savings(found["full", "signature"], found["full", "full"])
-    if tools is not None and engine is not None and ("full", "signature") in found:
-        results.append(_saved_beside(engine, tools, found["full", "signature"]))
+    if engine is not None and "full" in systems:
+        in_modes = {mode: found["full", mode] for mode in modes}
+        route_s = None if routed is None else [seconds for _, seconds in routed]
+        results += compare_modes(engine, in_modes, () if tools is None else tools.tools, route_s)
     return ResultFile.now(
         "eval arguments",
         results,
@@ -166,18 +168,27 @@ def _check(systems: Sequence[str], engine: Engine | None) -> None:
 
 def _results(
     cases: Sequence[ArgumentCase],
-    found: Mapping[tuple[str, str], Sequence[Scored]],
-    routed: Sequence[bool] | None,
+    found: Mapping[tuple[str, str], Sequence[Scored | None]],
+    routed: Sequence[tuple[bool, float]] | None,
 ) -> list[Result]:
     results: list[Result] = []
-    for (system, mode), scored in found.items():
+    for (system, mode), ran in found.items():
+        kept = [place for place, one in enumerate(ran) if one is not None]
+        if not kept:
+            continue
+        scored, part_of = _those(ran, kept), [cases[place] for place in kept]
+        reached = None if routed is None else [routed[place][0] for place in kept]
         for part in PARTS:
             where = {"system": system, "schema_mode": mode, "part": part}
-            results += figures(cases, scored, routed, case=where)
+            results += figures(part_of, scored, reached, case=where)
             if system != "full" and ("full", mode) in found:
                 beside = {**where, "system": "full", "peer": system}
-                results += gains(cases, found["full", mode], scored, case=beside)
+                results += gains(part_of, _those(found["full", mode], kept), scored, case=beside)
     return results
+
+
+def _those(ran: Sequence[Scored | None], places: Sequence[int]) -> list[Scored]:
+    return [one for place in places if (one := ran[place]) is not None]
 
 
 def _unsaid_asked(cases: Sequence[ArgumentCase], planners: _Planners, where: dict[str, str]) -> list[Result]:
@@ -247,29 +258,17 @@ def _settled(case: ArgumentCase, said: Grounding) -> Written:
     return Written(arguments=arguments, violations=(), problem=problem, ttft_s=0.0, n_generated=0)
 
 
-def _tell(on_progress: Callable[[int, int], None], number: int, runs: int, done: int, every: int) -> None:
-    on_progress(number * every + done, runs * every)
+def _counting(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    """Return what tells of each call before it is written."""
+    done = count()
+    return (lambda: on_progress(next(done), total)) if on_progress is not None else (lambda: None)
 
 
-def _routed(router: Router, case: ArgumentCase) -> bool:
-    return bool(router.route(case.request, case.context).tool == case.tool.name)
-
-
-def _written(
-    engine: Engine,
-    cases: Sequence[ArgumentCase],
-    profile: Profile,
-    planner: Callable[[ArgumentCase], GrammarPlan],
-    tell: Callable[[int, int], None] | None,
-) -> list[Scored]:
-    scored = []
-    with closing(Writer(engine, profile)) as writer:
-        for place, case in enumerate(cases):
-            if tell is not None:
-                tell(place, len(cases))
-            written, seconds, tokens = writer.write(case, planner)
-            scored.append(replace(score(written, case), ttft_s=seconds, tokens=tokens))
-    return scored
+def _routed(router: Router, case: ArgumentCase) -> tuple[bool, float]:
+    """Return whether a request is sent to its tool, and the seconds that this takes."""
+    began = time.perf_counter()
+    decision = router.route(case.request, case.context)
+    return decision.tool == case.tool.name, time.perf_counter() - began
 
 
 def _undescribed(case: ArgumentCase) -> ArgumentCase:
@@ -282,11 +281,3 @@ def _undescribed(case: ArgumentCase) -> ArgumentCase:
         for name, part in case.tool.properties.items()
     }
     return replace(case, tool=replace(case.tool, input_schema=schema))
-
-
-def _saved_beside(engine: Engine, tools: Registry, ours: Sequence[Scored]) -> Result:
-    """Return how much shorter a signature is than the first tools of the registry in full."""
-    shown = list(tools)[:_CONCATENATED]
-    tokens = sum(len(engine.tokenize(schema_text(tool), special=False)) for tool in shown)
-    case = {"system": "full", "schema_mode": "signature", "peer": f"{len(shown)} tools in full"}
-    return bootstrap([1 - one.tokens / tokens for one in ours], np.mean, case=case, metric="token_saving")
