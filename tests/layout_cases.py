@@ -131,9 +131,9 @@ that `nexus-lab eval splice` measures on a real model.
 Contexts are made with the full-size sliding-window cache (`swa_full`), so that a sequence can be cut back \
 beyond the window; the smaller one is not offered.
 
-V stands transposed in the cache without flash attention, in rows with it. With input patches several stretches \
-are computed in one pass, without them step by step; attention rows are what a capture of the attention reads. A \
-word `in this type` is the code of the decline, as sessions record it.
+V stands transposed in the cache without flash attention, in rows with it. With input patches several \
+stretches are computed in one pass, without them step by step; attention rows are what a capture of the \
+attention reads. A word `in this type` is the code of the decline, as sessions record it.
 
 | architecture | layout | V | KV | splice | moved keys, error | input patches | attention rows | why not |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
