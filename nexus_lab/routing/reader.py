@@ -32,12 +32,19 @@ class ToolReader:
 
     A score is a logit against "none of them", so 0 is where a tool fits as likely as not. Calls from several
     threads take turns.
+
+    Attributes
+    ----------
+    kernel
+        ``int8`` or ``float32``: what its layers compute in.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str, fingerprint: str) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str, fingerprint: str, kernel: str = "float32"
+    ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._turn = threading.Lock()
-        self.name, self.fingerprint = name, fingerprint
+        self.name, self.fingerprint, self.kernel = name, fingerprint, kernel
 
     def __repr__(self) -> str:
         return f"ToolReader({self.name!r})"
@@ -79,20 +86,35 @@ def choose_reader(given: CrossEncoder | str | None, embedder: Embedder | str | N
     return load_reader()
 
 
-def load_reader() -> ToolReader:
+def load_reader(kernel: str = "auto") -> ToolReader:
     """Return the cross-encoder of the user, where `nexus-lab train-gate` made one, else the package's.
+
+    Parameters
+    ----------
+    kernel
+        ``int8``, ``float32``, or ``auto`` for the faster one here; a score differs by some hundredths.
 
     Raises
     ------
+    RoutingError
+        When there is no such kernel.
     WeightsError
         When the weights are damaged, or were made for another base model.
     """
+    from nexus_lab.routing.int8_layers import int8_pays, with_int8_layers
+
+    if kernel not in ("auto", "int8", "float32"):
+        raise RoutingError(f"no kernel {kernel!r}", next_step="choose auto, int8 or float32")
+    chosen = ("int8" if int8_pays() else "float32") if kernel == "auto" else kernel
     folder = weights_folder(NAME)
     card = read_card(folder, NAME)
     model, tokenizer = bare_reader()
     fill(model, read_weights(folder, NAME), name=NAME)
     model.eval()
-    return ToolReader(model, tokenizer, name=str(card.get("name", NAME)), fingerprint=card["sha256"])
+    if chosen == "int8":
+        with_int8_layers(model.bert.encoder)
+    told = str(card.get("name", NAME))
+    return ToolReader(model, tokenizer, name=told, fingerprint=card["sha256"], kernel=chosen)
 
 
 def bare_reader() -> tuple[Any, Any]:
