@@ -104,15 +104,14 @@ def train_reader(
     tell = on_progress or (lambda _what, _done: None)
     recipe = recipe or ReaderRecipe()
     pools = _pools(lessons, without_servers, held)
-    # What plain similarity mistakes; the embedder in use has seen these requests, and errs on fewer.
-    embedder = load_embedder("stock")
+    embedder, plain = load_embedder("bundled"), load_embedder("stock")
     lists = []
     for number, pool in enumerate(pools):
         tell(
             f"finding what {len(pool.rows)} requests of {pool.name} are mistaken for",
-            0.3 * number / len(pools),
+            0.2 * number / len(pools),
         )
-        lists += candidate_lists(pool, embedder)
+        lists += candidate_lists(pool, embedder, plain=plain)
     model, tokenizer = bare_reader()
     _begin(model, start)
 
@@ -136,7 +135,7 @@ def train_reader(
         tokenizer,
         lists,
         recipe,
-        lambda what, part: tell(what, 0.3 + 0.7 * part),
+        lambda what, part: tell(what, 0.2 + 0.8 * part),
         checkpoint=checkpoint,
     )
     return _written(folder, NAME, model, card(done))

@@ -37,7 +37,7 @@ class ReaderRecipe:
     candidates
         Tools that a request is read with: the right one and the nearest wrong ones.
     frozen_layers
-        Lowest layers that stay as they are, which saves a fifth of the time.
+        Lowest layers that stay as they are, which saves some of the time.
     learning_rate
         At its height; see `rate_share`.
     with_example
@@ -47,21 +47,25 @@ class ReaderRecipe:
         Share of the requests whose right tool is left out, so that none fits.
     together
         Pairs that share a batch, those of like length.
+    half
+        Multiply in bfloat16, the sums in float32: two to four times as fast where the processor does so by
+        itself. ``None`` does where it pays.
     seconds, epochs
         Whichever is over first.
     checkpoint_seconds
         What has been learned is handed over as often.
     """
 
-    requests: int = 6
-    candidates: int = 4
-    frozen_layers: int = 3
-    learning_rate: float = 2e-4
+    requests: int = 8
+    candidates: int = 6
+    frozen_layers: int = 2
+    learning_rate: float = 1e-4
     head_learning_rate: float = 1e-2
     weight_decay: float = 0.01
-    with_example: float = 0.6
-    missing: float = 0.12
-    together: int = 8
+    with_example: float = 0.5
+    missing: float = 0.1
+    together: int = 12
+    half: bool | None = None
     seconds: float = 1500.0
     epochs: float = 3.0
     checkpoint_seconds: float = 300.0
@@ -165,7 +169,8 @@ def _loss(
     from nexus_lab.routing.pair_model import pair_scores
 
     pairs = [(text, one) for text, read, _ in drawn for one in read]
-    scores = pair_scores(model, tokenizer, pairs, together=recipe.together)
+    with torch.autocast("cpu", torch.bfloat16, enabled=_half(recipe)):
+        scores = pair_scores(model, tokenizer, pairs, together=recipe.together).float()
     loss: Any = torch.zeros(())
     hits, start = 0, 0
     for _, read, gold in drawn:
@@ -177,6 +182,16 @@ def _loss(
         best = int(of_list.argmax())
         hits += (best - 1 in gold) if gold else best == 0
     return loss / len(drawn), hits
+
+
+def _half(recipe: ReaderRecipe) -> bool:
+    """Whether to multiply in bfloat16."""
+    import torch
+
+    if recipe.half is not None:
+        return recipe.half
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return known is not None and bool(known())
 
 
 def _total(count: int, recipe: ReaderRecipe) -> int:

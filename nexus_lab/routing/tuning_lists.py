@@ -1,4 +1,9 @@
-"""Requests with the tools that they are most easily mistaken for: what a cross-encoder learns from."""
+"""Requests with the tools that they are most easily mistaken for: what a cross-encoder learns from.
+
+The wrong tools of a request are those that the router as it is puts first, since these are what a
+cross-encoder is asked about. The requests themselves are its examples; that a request is one of its own tool
+does not matter, as the right tool takes part in any case.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.routing.lexical import LexicalIndex, tool_words
+from nexus_lab.registry import Registry
+from nexus_lab.routing.gate import rank
 from nexus_lab.routing.normalise import normalise
-from nexus_lab.routing.scoring import LEXICAL_WEIGHT
+from nexus_lab.routing.scoring import Scorer
+from nexus_lab.routing.store import EmbeddingStore
 from nexus_lab.routing.views import tool_document
 
 if TYPE_CHECKING:
@@ -45,45 +52,64 @@ class CandidateList:
     wrong: tuple[Choice, ...]
 
 
-def candidate_lists(pool: Pool, embedder: Embedder, *, wrong: int = 9) -> list[CandidateList]:
-    """Return the requests of `pool`, each with the `wrong` likeliest wrong tools."""
-    return _Lists(pool, embedder, wrong).all()
+def candidate_lists(
+    pool: Pool, embedder: Embedder, *, plain: Embedder | None = None, wrong: int = 9
+) -> list[CandidateList]:
+    """Return the requests of `pool`, each with the `wrong` likeliest wrong tools.
+
+    Parameters
+    ----------
+    embedder
+        The router's.
+    plain
+        Who says that two tools do the same job; an embedder that was tuned to tell tools apart may not.
+    """
+    return _Lists(pool, embedder, plain or embedder, wrong).all()
 
 
 class _Lists:
-    def __init__(self, pool: Pool, embedder: Embedder, wrong: int) -> None:
+    def __init__(self, pool: Pool, embedder: Embedder, plain: Embedder, wrong: int) -> None:
         self._pool, self._wrong = pool, wrong
-        self._keys = list(pool.tools)
-        self._tools = list(pool.tools.values())
+        store = EmbeddingStore(embedder, queries=True)
+        self._scorer = Scorer(store, known=False)
+        self._scorer.apply(Registry.of(pool.tools.values(), name=pool.name))
+        keys = {tool.qualified_name: key for key, tool in pool.tools.items()}
+        self._keys = [keys[self._scorer.tool(name).qualified_name] for name in self._scorer.index.names]
+        self._tools = [pool.tools[key] for key in self._keys]
         self._place = {key: place for place, key in enumerate(self._keys)}
         self._texts = [normalise(row.request).text for row in pool.rows]
-        self._documents = embedder.embed_documents([tool_document(tool) for tool in self._tools])
-        self._requests = embedder.embed_queries(self._texts)
-        self._lexical = LexicalIndex()
-        for key, tool in pool.tools.items():
-            self._lexical.put(key, tool_words(tool))
+        self._same: dict[str, list[int]] = {}
+        for number, text in enumerate(self._texts):
+            self._same.setdefault(text, []).append(number)
+        self._requests = store.embed_queries(self._texts)
+        self._documents = plain.embed_documents([tool_document(tool) for tool in self._tools])
         servers: dict[str | None, int] = {}
         self._servers = np.asarray([servers.setdefault(tool.server, len(servers)) for tool in self._tools])
         self._by_tool: dict[int, list[int]] = {}
         for number, row in enumerate(pool.rows):
-            for key in row.tools[:1]:
+            for key in row.tools[:1] if not row.context else ():
                 self._by_tool.setdefault(self._place[key], []).append(number)
+        self._teach()
+
+    def _teach(self) -> None:
+        """Give the router the requests as examples."""
+        for place, numbers in self._by_tool.items():
+            texts = {self._texts[number]: number for number in numbers}
+            name = self._scorer.index.names[place]
+            self._scorer.example_index.extend(name, list(texts), self._requests[list(texts.values())])
 
     def all(self) -> list[CandidateList]:
         return [self._list(number, row) for number, row in enumerate(self._pool.rows)]
 
     def _list(self, number: int, row: TrainingRow) -> CandidateList:
         alike = self._requests @ self._requests[number]
-        alike[[n for n, text in enumerate(self._texts) if text == self._texts[number]]] = -1.0
-        scores = self._documents @ self._requests[number]
-        for place, numbers in self._by_tool.items():
-            scores[place] = max(scores[place], float(alike[numbers].max()))
-        scores += np.float32(LEXICAL_WEIGHT) * self._lexical.scores(self._texts[number])
+        alike[self._same[self._texts[number]]] = -1.0
         right = [self._place[key] for key in row.tools]
-        scores[self._barred(right)] = -np.inf
+        barred = self._barred(right)
         near = [self._place[key] for key in row.near]
-        order = [*near, *(int(place) for place in np.argsort(-scores)[: self._wrong] if place not in near)]
-        wrong = [place for place in order if np.isfinite(scores[place])][: self._wrong]
+        ranked = rank(self._scorer.scores(row.request, row.context)).order
+        order = dict.fromkeys([*near, *(int(place) for place in ranked)])
+        wrong = [place for place in order if not barred[place]][: self._wrong]
         return CandidateList(
             row.request,
             row.context,
