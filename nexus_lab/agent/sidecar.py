@@ -64,7 +64,8 @@ class SidecarScore:
     tool
         Its name in the registry.
     score
-        Mean log probability of a token of its name, in nats, at most 0.
+        Mean log probability of a token of its name, in nats, at most 0. Tokens without an alternative count
+        as 0, so that a name with a long ending of its own is raised by it.
     log_chance
         Their sum: the logarithm of the name's probability among all names.
     name_tokens, block_tokens
@@ -111,12 +112,20 @@ class SidecarResult:
     ms: float
     declined: Decline | None = None
 
-    def best(self, lead: float = SIDECAR_LEAD) -> str | None:
-        """Return the candidate that comes first: the router's, unless another leads it by `lead` nats."""
+    def best(self, lead: float = SIDECAR_LEAD, values: Sequence[float] | None = None) -> str | None:
+        """Return the candidate that comes first: the router's, unless another leads it by `lead` nats.
+
+        Parameters
+        ----------
+        values
+            What they are compared by, one for each of `scores`; ``None`` takes the mean of a token.
+        """
         if self.declined is not None or not self.scores:
             return None
-        first, top = self.scores[0], max(self.scores, key=lambda one: one.score)
-        return top.tool if top.score > first.score and top.score - first.score >= lead else first.tool
+        held = [one.score for one in self.scores] if values is None else values
+        top = max(range(len(held)), key=held.__getitem__)
+        ahead = held[top] > held[0] and held[top] - held[0] >= lead
+        return self.scores[top if ahead else 0].tool
 
 
 class Sidecar:

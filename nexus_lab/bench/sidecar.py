@@ -29,18 +29,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from nexus_lab.agent.sidecar import SidecarResult
     from nexus_lab.engine import Engine
     from nexus_lab.routing import CrossEncoder, Embedder, RoutingDecision
 
     Row = dict[str, Any]
 
-__all__ = ["LEADS", "run"]
+__all__ = ["LEADS", "WAYS", "run"]
 
 LEADS = (SIDECAR_LEAD, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Nats a token by which another candidate must lead the router's first; each is a figure of its own."""
 
+WAYS = ("mean", "log_chance", "lift")
+"""What candidates are compared by: the mean log probability of a token of the name, which is what the agent
+takes; their sum; or that sum less what it is behind a request that says nothing, which takes away how ready
+the model is to write the name anyway."""
+
 _CONVERSATION = "conversation"
+_GATE = "no_rerank"
+_NOTHING_SAID = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +59,47 @@ class _Tried:
     row: Row
     right: frozenset[str]
     decision: RoutingDecision
+    gate: RoutingDecision | None
     result: SidecarResult
+    idle: tuple[float, ...]
 
     def before(self) -> bool:
         return self.decision.tool in self.right
 
-    def after(self, lead: float) -> bool:
-        return (self.result.best(lead) or self.decision.tool) in self.right
+    def by_gate(self) -> bool:
+        return self.gate is not None and self.gate.tool in self.right
+
+    def chosen(self, lead: float, way: str) -> str | None:
+        scores = self.result.scores
+        values = {
+            "mean": [one.score for one in scores],
+            "log_chance": [one.log_chance for one in scores],
+            "lift": [one.log_chance - idle for one, idle in zip(scores, self.idle, strict=True)],
+        }[way]
+        return self.result.best(lead, values) or self.decision.tool
+
+    def after(self, lead: float, way: str) -> bool:
+        return self.chosen(lead, way) in self.right
+
+
+class _Idle:
+    """How ready the model is to write each tool's name behind a request that says nothing, once for each."""
+
+    def __init__(self, sidecar: Sidecar, tools: Registry, schema_mode: str) -> None:
+        self._sidecar, self._tools, self._mode = sidecar, tools, schema_mode
+        self._names = [tool.name for tool in tools.tools]
+        self._known: dict[str, float] = {}
+
+    def of(self, result: SidecarResult) -> tuple[float, ...]:
+        """Return it for each candidate; 0 where that was declined."""
+        return tuple(self._log_chance(one.tool) for one in result.scores)
+
+    def _log_chance(self, name: str) -> float:
+        if name not in self._known:
+            alone = {name: self._tools[name]}
+            found = self._sidecar.validate(alone, _NOTHING_SAID, names=self._names, schema_mode=self._mode)
+            self._known[name] = found.scores[0].log_chance if found.scores else 0.0
+        return self._known[name]
 
 
 def run(
@@ -106,7 +149,7 @@ def run(
     embedder, cross_encoder
         What `Router` takes; with ``None`` for a cross-encoder nobody is asked before the model.
     leads
-        See `LEADS`.
+        See `LEADS`; they are asked of the mean, and the others of `WAYS` are taken without.
     on_progress
         Called with the decisions tried and all of them.
 
@@ -144,6 +187,7 @@ def run(
             next_step="give requests of this registry, or a larger --tau",
         )
     sidecar = Sidecar(engine, system=SYSTEM_PROMPT)
+    idle, gate = _Idle(sidecar, tools, schema_mode), _gate_alone(router, depth=depth, known=known)
     tried = []
     for number, (row, decision) in enumerate(close):
         if on_progress is not None:
@@ -151,7 +195,8 @@ def run(
         history = (row.get("context") or ()) if windows else ()
         _, result = sidecar.route(decision, tools, history, schema_mode=schema_mode)
         right = frozenset(right_tools(row, tools))
-        tried.append(_Tried(row, right, decision, result))
+        by_gate = None if gate is None else gate.route(row["query"], row.get("context") or ())
+        tried.append(_Tried(row, right, decision, by_gate, result, idle.of(result)))
     # JSON has no infinity: null stands for the margin that every decision is under.
     margin = router.tau if math.isfinite(router.tau) else None
     reader = router.cross_encoder is not None
@@ -182,9 +227,24 @@ def run(
     }
     results = [
         proportion(n_close, len(ours), case=case, metric="close"),
-        *_figures(tried, case, leads, "cross_encoder" if reader else "no_rerank"),
+        *_figures(tried, case, leads, "cross_encoder" if reader else _GATE),
     ]
     return ResultFile.now("eval sidecar", results, settings=settings, threads=engine.threads)
+
+
+def _gate_alone(router: Router, *, depth: int, known: bool) -> Router | None:
+    """Return a router that decides by the scores alone; ``None`` where the given one does."""
+    if router.cross_encoder is None:
+        return None
+    return Router(
+        router.registry,
+        router.embedder,
+        tau=router.tau,
+        top_k=depth,
+        threshold=0.0 if math.isinf(router.tau) else None,
+        known=known,
+        cross_encoder=None,
+    ).warm_up()
 
 
 def _spoken_cases(path: Path) -> Iterator[Row]:
@@ -223,25 +283,38 @@ def _accuracy(
 ) -> list[Result]:
     """Return how often the first tool is right, without the sidecar and with it, and what it changes."""
     n = len(tried)
-    before = np.asarray([one.before() for one in tried], float)
+    peers = {baseline: np.asarray([one.before() for one in tried], float)}
+    if tried[0].gate is not None:
+        peers[_GATE] = np.asarray([one.by_gate() for one in tried], float)
     listed = sum(any(item.tool in one.right for item in one.decision.candidates) for one in tried)
-    alone = {**case, "system": baseline}
     results = [
-        proportion(int(before.sum()), n, case=alone, metric="top1"),
-        proportion(listed, n, case=alone, metric="among_candidates"),
+        proportion(int(right.sum()), n, case={**case, "system": peer}, metric="top1")
+        for peer, right in peers.items()
     ]
-    for lead in leads:
-        after = np.asarray([one.after(lead) for one in tried], float)
-        at = {**case, "system": "sidecar", "lead": lead}
-        moved = sum((one.result.best(lead) or one.decision.tool) != one.decision.tool for one in tried)
-        results += [
-            proportion(int(after.sum()), n, case=at, metric="top1"),
-            bootstrap(after - before, np.mean, case={**at, "peer": baseline}, metric="top1_difference"),
-            proportion(moved, n, case=at, metric="changed"),
-            proportion(int(((after == 1) & (before == 0)).sum()), n, case=at, metric="mended"),
-            proportion(int(((after == 0) & (before == 1)).sum()), n, case=at, metric="spoiled"),
-        ]
+    results.append(proportion(listed, n, case={**case, "system": baseline}, metric="among_candidates"))
+    for way in WAYS:
+        for lead in leads if way == "mean" else (0.0,):
+            at = {**case, "system": "sidecar", "score": way, "lead": lead}
+            results += _changed(tried, peers, at, baseline)
     return results
+
+
+def _changed(
+    tried: Sequence[_Tried], peers: Mapping[str, NDArray[np.float64]], at: Mapping[str, Any], baseline: str
+) -> list[Result]:
+    n, way, lead, before = len(tried), at["score"], at["lead"], peers[baseline]
+    after = np.asarray([one.after(lead, way) for one in tried], float)
+    moved = sum(one.chosen(lead, way) != one.decision.tool for one in tried)
+    return [
+        proportion(int(after.sum()), n, case=at, metric="top1"),
+        *(
+            bootstrap(after - right, np.mean, case={**at, "peer": peer}, metric="top1_difference")
+            for peer, right in peers.items()
+        ),
+        proportion(moved, n, case=at, metric="changed"),
+        proportion(int(((after == 1) & (before == 0)).sum()), n, case=at, metric="mended"),
+        proportion(int(((after == 0) & (before == 1)).sum()), n, case=at, metric="spoiled"),
+    ]
 
 
 def _costs(tried: Sequence[_Tried], case: Mapping[str, Any], baseline: str) -> list[Result]:
@@ -255,6 +328,8 @@ def _costs(tried: Sequence[_Tried], case: Mapping[str, Any], baseline: str) -> l
         baseline: [one.decision.total_ms for one in tried],
         "sidecar": [one.result.ms for one in tried],
     }
+    if tried[0].gate is not None:
+        times[_GATE] = [one.gate.total_ms for one in tried if one.gate is not None]
     for system, values in times.items():
         results.append(
             median_interval(values, case={**case, "system": system}, metric="median_ms", unit="ms")

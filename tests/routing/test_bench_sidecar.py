@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nexus_lab.agent.sidecar import SidecarResult, SidecarScore
+from nexus_lab.agent.window import recent_window
 from nexus_lab.bench import sidecar as bench
 from nexus_lab.bench.base import ResultFile, ResultsError
 
@@ -71,7 +74,7 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
     found = measured(write(tmp_path / "q.jsonl", QUERIES))
     assert found.settings["requests"] == 3, "no tool merges"
     assert found.settings["close"] == 3
-    tried = {"system": "sidecar", "lead": 0.0}
+    tried = {"system": "sidecar", "lead": 0.0, "score": "mean"}
     rows = [one for one in found.results if not {"style", "context"} & set(one.case)]
     found = ResultFile.now("x", rows)
     before = value(found, "top1", system="no_rerank")
@@ -83,6 +86,11 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
     kept = {"system": "sidecar", "lead": 1e9}
     assert value(found, "top1", **kept) == before
     assert value(found, "changed", **kept) == 0
+    for way in ("log_chance", "lift"):
+        other = {"system": "sidecar", "score": way}
+        assert value(found, "top1_difference", **other) == pytest.approx(
+            value(found, "top1", **other) - before
+        )
     assert before <= value(found, "among_candidates", system="no_rerank")
     assert value(found, "median_ms", system="sidecar") > 0
     assert value(found, "declined") == 0
@@ -92,9 +100,37 @@ def test_before_and_after_are_paired(measured, tmp_path: Path):
 def test_the_baseline_is_named_by_who_was_asked(measured, tmp_path: Path, reader, system):
     found = measured(write(tmp_path / "q.jsonl", QUERIES), cross_encoder=reader, depth=2)
     systems = {one.case.get("system") for one in found.results}
-    assert systems == {None, system, "sidecar"}
-    assert {one.case["peer"] for one in found.results if "peer" in one.case} == {system}
+    assert systems == {None, system, "no_rerank", "sidecar"}
+    assert {one.case["peer"] for one in found.results if "peer" in one.case} == {system, "no_rerank"}
     assert {one.case["reader"] for one in found.results} == {reader is not None}
+
+
+def scored(name: str, *, mean: float, log_chance: float) -> SidecarScore:
+    return SidecarScore(
+        tool=name,
+        score=mean,
+        log_chance=log_chance,
+        name_tokens=1,
+        block_tokens=1,
+        path="prefill",
+        declined=None,
+        ms=0.0,
+    )
+
+
+def test_candidates_are_compared_in_each_way():
+    """The best mean is a long name's, the best sum a short one's, and a third is raised most."""
+    long = scored("long", mean=-0.1, log_chance=-4.0)
+    short = scored("short", mean=-0.5, log_chance=-1.0)
+    rare = scored("rare", mean=-0.9, log_chance=-2.0)
+    scores = (scored("first", mean=-1.0, log_chance=-5.0), long, short, rare)
+    result = SidecarResult(scores=scores, window=recent_window((), len), tail_tokens=1, ms=0.0)
+    decision = SimpleNamespace(tool="first")
+    tried = bench._Tried({}, frozenset({"rare"}), decision, None, result, (-5.0, -4.0, -1.0, -8.0))
+    chosen = {way: tried.chosen(0.0, way) for way in bench.WAYS}
+    assert chosen == {"mean": "long", "log_chance": "short", "lift": "rare"}
+    assert tried.chosen(1.0, "mean") == "first"
+    assert [tried.after(0.0, way) for way in bench.WAYS] == [False, False, True]
 
 
 @pytest.mark.parametrize(("tau", "told"), [(float("inf"), None), (1e6, 1e6)])
