@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SpliceUnavailable", "cache_layout", "model_header", "model_name"]
 
+# Tokens of a decode call that an address does not mention.
+_USUAL_CHUNK = 512
+
 _layouts: WeakKeyDictionary[Engine, StateLayout] = WeakKeyDictionary()
 
 
@@ -82,6 +85,12 @@ def model_header(
 
 
 def model_name(engine: Engine) -> str:
-    """Text that tells models, rotations and cache layouts apart, for content addresses."""
+    """Text that tells models, rotations, cache layouts and decode schedules apart, for content addresses.
+
+    llama.cpp has other kernels for few tokens, so that rows computed in smaller decode calls are others in
+    their last bits; under a name of both, a block would count as exact where it is not.
+    """
     schedule = engine.schedule
-    return f"{engine.info.fingerprint} {engine.info.rope} {schedule.kv_type} flash={schedule.flash_attention}"
+    calls = "" if schedule.chunk_tokens == _USUAL_CHUNK else f" calls={schedule.chunk_tokens}"
+    layout = f"{schedule.kv_type} flash={schedule.flash_attention}{calls}"
+    return f"{engine.info.fingerprint} {engine.info.rope} {layout}"

@@ -17,6 +17,7 @@ from nexus_lab.splice import (
     BlockRefused,
     BlockUnknown,
     CompileError,
+    Exact,
     SplicePath,
     ToolBlock,
     TrialCase,
@@ -170,6 +171,27 @@ def test_blocks_of_other_tokens_contexts_and_layouts_have_other_addresses(
         BlockLibrary(flash_engine, tmp_path).address([1, 2], [3]),
     }
     assert len(addresses) == 4
+
+
+def test_a_block_of_other_decode_calls_is_another(
+    library: BlockLibrary, cases: tuple[TrialCase, ...], history: tuple[int, ...]
+):
+    block, context = cases[0].block, history[:40]
+    library.get_or_compile(block, context)
+    # A last call of a single token has another kernel.
+    with Engine.load(n_ctx=256, threads=1, n_batch=len(block) - 1) as engine:
+        own = BlockLibrary(engine, library.root)
+        assert own.find(block, context) is None
+        found, rest = own.get_or_compile(block, context), cases[0].rest
+        engine.clear()
+        with engine.scratch_sequence() as seq:
+            engine.prefill(seq, context, logits="none")
+            engine.prefill(seq, block, logits="none")
+            logits = engine.prefill(seq, rest)
+            engine.remove(seq, len(context), -1)
+            result = splice_block(engine, seq, found, contract=Exact(), preceding=context, rest=rest)
+        assert result.path is SplicePath.SPLICE
+        assert np.array_equal(result.logits, logits)
 
 
 def test_an_unknown_address_and_an_empty_block_are_refused(library: BlockLibrary, bundled_engine: Engine):
