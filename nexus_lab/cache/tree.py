@@ -320,7 +320,7 @@ class OpTree:
             raise IntegrityError("op tree: programs and nodes differ", next_step="report this")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._node_of)
+        return iter(tuple(self._node_of))  # other threads look while programs come and go
 
     def _node(self, program_id: str) -> int:
         node = self._node_of.get(program_id)
