@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,22 +166,18 @@ def load_weights(path: Path) -> Any:
     require_extra()
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as quiet
 
-    shown = quiet.is_progress_bar_enabled()
-    quiet.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=torch.float32, local_files_only=True
-        )
-    except (ValueError, KeyError, NotImplementedError, OSError) as error:
+        # Its bars would run through ours.
+        with redirect_stderr(StringIO()):
+            return AutoModelForCausalLM.from_pretrained(
+                str(path.parent), gguf_file=path.name, dtype=torch.float32, local_files_only=True
+            )
+    except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError) as error:
         raise ArgumentsError(
             f"transformers cannot read {path.name}: {str(error).splitlines()[0] if str(error) else error!r}",
             next_step="train on another model",
         ) from error
-    finally:
-        if shown:
-            quiet.enable_progress_bar()
 
 
 def adapted(weights: Any, recipe: AdapterRecipe) -> Any:
@@ -197,7 +196,9 @@ def adapted(weights: Any, recipe: AdapterRecipe) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(weights, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of names between two libraries
+        return get_peft_model(weights, config)
 
 
 def pairs_of(model: Any) -> dict[str, Pair]:

@@ -116,13 +116,21 @@ def _recorded(
 
 
 def _first(value: Any, *, listed: bool) -> Any:
-    """Return a value where each member of an object is the first of its accepted ones, if they are listed."""
+    """Return a value as it is best written: whole numbers without a fraction.
+
+    Parameters
+    ----------
+    listed
+        Whether objects have lists of accepted values for members, of which the first counts.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if listed and isinstance(value, dict):
         return {
             name: _first(values[0], listed=True) if isinstance(values, list) and values else values
             for name, values in value.items()
             if not (isinstance(values, list) and _LEFT_OUT in values)
         }
-    if listed and isinstance(value, list):
-        return [_first(one, listed=True) for one in value]
+    if isinstance(value, list):
+        return [_first(one, listed=listed) for one in value]
     return value
