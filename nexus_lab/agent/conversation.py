@@ -148,6 +148,10 @@ class Conversation:
         """Whether every token was computed behind all those before it, and none is dropped."""
         return self.runner.program.plain_tokens() == self.tokens
 
+    def sequence_behind(self, tokens: tuple[int, ...]) -> int | None:
+        """Return the sequence, where its first cells are those of `tokens` and computed as a prefill does."""
+        return self.runner.seq if self.is_plain and self.tokens[: len(tokens)] == tokens else None
+
     def append(
         self,
         role: str,

@@ -190,7 +190,8 @@ class Agent(TurnLoop):
         """
         text = tool_block(self.tools.registry[tool], schema_mode)
         opening, block = self.conversation.transcript.preview(text)
-        self.library.get_or_compile(block, self._context() + opening)
+        context = self._context() + opening
+        self.library.get_or_compile(block, context, live=self.conversation.sequence_behind(context))
         return len(block)
 
     def _try_candidates(self, decision: RoutingDecision) -> tuple[RoutingDecision, SidecarResult | None]:

@@ -140,9 +140,10 @@ class Splicer:
         unavailable = self._engine.declines.get("splice")
         if unavailable is not None:
             return None, unavailable
+        live = conversation.sequence_behind(context)
         try:
             block = None if conversation.tokens == context else self._library.find(tokens, typical())
-            block = block or self._library.get_or_compile(tokens, context)
+            block = block or self._library.get_or_compile(tokens, context, live=live)
         except Cancelled:
             raise
         except (NexusError, OSError) as error:

@@ -46,7 +46,12 @@ class BlockCompiler:
         self._contexts = ContextStates(engine)
 
     def compile(
-        self, tokens: Sequence[int], context: BlockContext | Sequence[int] = (), *, path: Path
+        self,
+        tokens: Sequence[int],
+        context: BlockContext | Sequence[int] = (),
+        *,
+        path: Path,
+        live: int | None = None,
     ) -> ToolBlock:
         """Compute the block behind `context` and write its file, atomically.
 
@@ -58,6 +63,10 @@ class BlockCompiler:
             What stands before it: nothing, a system prompt, a typical history; or several of these.
         path
             File to write.
+        live
+            A sequence that begins with the tokens of `context`, each computed behind those before it. The
+            block is computed behind its very cells: there, as nowhere else, it is the prefill's to the last
+            bit. A consensus has no use for it.
 
         Raises
         ------
@@ -73,7 +82,7 @@ class BlockCompiler:
         self.check(tokens)
         behind = BlockContext.of(context)
         with self._engine.turn():
-            rows = self._rows_behind(tokens, behind.tokens, shared=behind.consensus)
+            rows = self._rows_behind(tokens, behind.tokens, shared=behind.consensus, live=live)
             if not behind.probes:
                 return self._write(tokens, behind, rows, None, path)
             spread = RowSpread()
@@ -109,7 +118,13 @@ class BlockCompiler:
             raise CompileError("a block without tokens", next_step="give at least one token")
 
     def _rows_behind(
-        self, tokens: Sequence[int], context: Sequence[int], *, shared: bool, anchor: int | None = None
+        self,
+        tokens: Sequence[int],
+        context: Sequence[int],
+        *,
+        shared: bool,
+        anchor: int | None = None,
+        live: int | None = None,
     ) -> BlockRows:
         """Compute the block behind `context`; its keys stand as if it began at `anchor`.
 
@@ -120,6 +135,8 @@ class BlockCompiler:
         with self._engine.scratch_sequence() as seq:
             if shared:
                 self._contexts.enter(seq, context)
+            elif live is not None and start:
+                self._engine.copy_sequence(live, seq, 0, start)
             elif start:
                 self._engine.prefill(seq, context, start=0, logits="none")
             self._engine.prefill(seq, tokens, start=start, logits="none")

@@ -38,7 +38,11 @@ class ContractError(NexusError):
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Splice only where the result is the prefill's: behind the identical preceding tokens."""
+    """Splice only where the result is the prefill's: behind the identical preceding tokens.
+
+    It is so to the last bit where the rows stand in the cells, relative to each other, that they were computed
+    in; elsewhere up to the model's noise floor, as for any prefill in other cells.
+    """
 
     def __str__(self) -> str:
         return "exact"

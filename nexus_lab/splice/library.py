@@ -105,8 +105,20 @@ class BlockLibrary:
         """File of an address, whether it is there or not."""
         return self.folder / f"{address}.atb"
 
-    def get_or_compile(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> ToolBlock:
+    def get_or_compile(
+        self,
+        tokens: Sequence[int],
+        context: BlockContext | Sequence[int] = (),
+        *,
+        live: int | None = None,
+    ) -> ToolBlock:
         """Return the block of `tokens` behind `context`, from its file where that is whole and this model's.
+
+        Parameters
+        ----------
+        live
+            A sequence that begins with `context`, for a compile behind its very cells; see
+            `BlockCompiler.compile`.
 
         Raises
         ------
@@ -117,7 +129,7 @@ class BlockLibrary:
         address = self.address(tokens, context)
         with self._lock:
             self._recipes[address] = recipe
-        return self._find(address, recipe) or self._compiled(address, recipe)
+        return self._find(address, recipe) or self._compiled(address, recipe, live)
 
     def find(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> ToolBlock | None:
         """Return the block of `tokens` behind exactly `context` when it is there; compiles nothing."""
@@ -177,7 +189,7 @@ class BlockLibrary:
             _LOG.warning("%s; it is compiled again", refused.problem)
             return None
 
-    def _compiled(self, address: str, recipe: _Recipe) -> ToolBlock:
+    def _compiled(self, address: str, recipe: _Recipe, live: int | None) -> ToolBlock:
         """Compile a block, or wait for the process that does."""
         self._compiler.check(recipe.tokens)
         path = self.path(address)
@@ -185,15 +197,15 @@ class BlockLibrary:
         with self.engine.turn(), compiling(path, check=self._check_stopped):
             block = self._find(address, recipe) if path.exists() else None
             if block is None:
-                block = self._keep(address, self._written(path, recipe))
+                block = self._keep(address, self._written(path, recipe, live))
         self._name_model()
         self.trim()
         return block
 
-    def _written(self, path: Path, recipe: _Recipe) -> ToolBlock:
+    def _written(self, path: Path, recipe: _Recipe, live: int | None) -> ToolBlock:
         for _ in range(_ATTEMPTS):
             with suppress(FileNotFoundError):  # another process made room, and took this one
-                return self._compiler.compile(recipe.tokens, recipe.context, path=path)
+                return self._compiler.compile(recipe.tokens, recipe.context, path=path, live=live)
         raise CompileError(
             f"the block {path.name} is removed as soon as it is written",
             next_step="give the library a larger quota, in every process that uses it",

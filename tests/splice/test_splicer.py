@@ -101,6 +101,22 @@ def test_an_anchored_splice_is_the_prefill_bit_for_bit(
     assert trial.result.ttft_s >= trial.result.seconds > 0
 
 
+def test_a_block_compiled_behind_the_live_cells_is_the_prefill_bit_for_bit_there(
+    engine: Engine, seq: int, cases: tuple[TrialCase, ...], history: tuple[int, ...], tmp_path: Path
+):
+    # 45 tokens: a whole number of vectors further on, the sums would run in the same order anyway.
+    case, context = cases[0], history[:45]
+    with engine.scratch_sequence() as other:
+        engine.prefill(other, history[:60], logits="none")  # so that the live cells are not the first
+        engine.prefill(seq, context, logits="none")
+        block = _library(engine, tmp_path).get_or_compile(case.block, context, live=seq)
+        assert (engine.pos_max(seq), block.anchor) == (44, 45)
+        reference = measure_reference(engine, seq, case)
+        trial = measure_splice(engine, seq, case, block, reference, strategy=NoRepair(), preceding=context)
+    assert trial.result.anchored
+    assert trial.fidelity.dkl_mean == trial.fidelity.dkl_p95 == 0
+
+
 def test_an_equal_position_behind_other_tokens_is_not_anchored(
     engine: Engine, seq: int, cases: tuple[TrialCase, ...], history: tuple[int, ...], tmp_path: Path
 ):
