@@ -40,8 +40,8 @@ class ContractError(NexusError):
 class Exact:
     """Splice only where the result is the prefill's: behind the identical preceding tokens.
 
-    It is so to the last bit where the rows stand in the cells, relative to each other, that they were computed
-    in; elsewhere up to the model's noise floor, as for any prefill in other cells.
+    It is so to the last bit in the cells that the rows were computed in, and in others up to the model's
+    noise floor, as for any prefill there.
     """
 
     def __str__(self) -> str:
