@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,13 @@ class SpliceSettings:
     epsilon: float = 0.02
 
     def __post_init__(self) -> None:
+        if isinstance(self.n_past, bool) or not isinstance(self.n_past, Integral):
+            raise TrialError(f"n_past {self.n_past!r:.60} is no depth", next_step="choose a whole number")
+        for name in ("budget", "k", "epsilon"):
+            value = getattr(self, name)
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not number and not (name == "budget" and value is None):
+                raise TrialError(f"{name} {value!r:.60} is no number", next_step="choose a number")
         choices = (
             ("repair", self.repair, tuple(RepairKind)),
             ("compile context", self.context, tuple(CONTEXTS)),
