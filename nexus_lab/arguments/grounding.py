@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nexus_lab.arguments.base import GrammarPlan
     from nexus_lab.arguments.demonstrations import Demonstration
     from nexus_lab.arguments.minimum import Minimum
-    from nexus_lab.arguments.scoring import Scorer
+    from nexus_lab.arguments.scoring import Scorer, Scoring
     from nexus_lab.arguments.spans import Span
     from nexus_lab.registry import ToolSpec
 
@@ -109,6 +109,7 @@ def ground(
     minimum: Minimum | None = None,
     demonstrations: Sequence[Demonstration] = (),
     scorer: Scorer | None = None,
+    scoring: Scoring | None = None,
 ) -> Grounding:
     """Return what `request` and the turns before it say about the arguments of `tool`.
 
@@ -128,6 +129,8 @@ def ground(
         Requests for the same tool with the arguments that were right.
     scorer
         Weighs the best whole calls where the evidence leaves them close; ``None`` takes the best.
+    scoring
+        How much its word counts; by default as the package says.
     """
     from nexus_lab.arguments.assign import assignments, plain_units
     from nexus_lab.arguments.ranking import load_minimum, load_scoring
@@ -138,7 +141,7 @@ def ground(
         found = assignments(choices, plain_units(spans), costs=costs)
         picks = list(found[0].picks)
         if scorer is not None:
-            scoring = load_scoring()
+            scoring = scoring or load_scoring()
             calls = best_calls(choices, found, most=scoring.most)
             best = decide(tool, request, context, calls, scorer=scorer, scoring=scoring)
             picks = list(best.assignment.picks)
@@ -183,6 +186,8 @@ def plan_call(
     context: Sequence[Mapping[str, Any]] = (),
     *,
     demonstrations: Sequence[Demonstration] = (),
+    scorer: Scorer | None = None,
+    scoring: Scoring | None = None,
 ) -> GrammarPlan:
     """Return the grammar for a call of `tool` that answers `request`.
 
@@ -195,8 +200,11 @@ def plan_call(
         The turns before the request, oldest first.
     demonstrations
         Requests for the same tool with the arguments that were right, such as approved or corrected calls.
+    scorer, scoring
+        As in `ground`.
     """
-    return plan_grounded(tool, ground(tool, request, context, demonstrations=demonstrations))
+    said = ground(tool, request, context, demonstrations=demonstrations, scorer=scorer, scoring=scoring)
+    return plan_grounded(tool, said)
 
 
 def plan_grounded(tool: ToolSpec, said: Grounding) -> GrammarPlan:

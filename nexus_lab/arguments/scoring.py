@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nexus_lab.arguments.evidence import NOTHING
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from nexus_lab.registry import ToolSpec
 
 __all__ = ["Call", "Scorer", "Scoring", "best_calls", "decide", "fit_scoring"]
+
+_FACTS = "scoring."
 
 
 class Scorer(Protocol):
@@ -52,6 +54,18 @@ class Scoring:
     length: float = 0.0
     lead: float = 2.0
     most: int = 6
+
+    @classmethod
+    def of(cls, facts: Mapping[str, float]) -> Scoring | None:
+        """Return how an adapter's word counts, by the facts in its header; ``None`` where it does not."""
+        found = {name: facts[key] for name in asdict(cls()) if (key := f"{_FACTS}{name}") in facts}
+        if len(found) < len(asdict(cls())) or found["likelihood"] <= 0 or found["most"] < 1:
+            return None
+        return cls(**{**found, "most": int(found["most"])})
+
+    def to_facts(self) -> dict[str, float]:
+        """Return what an adapter's header says of it."""
+        return {f"{_FACTS}{name}": float(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)

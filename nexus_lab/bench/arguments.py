@@ -15,6 +15,7 @@ from nexus_lab.arguments.assign import Costs
 from nexus_lab.arguments.demonstrations import Demonstration
 from nexus_lab.arguments.grounding import plan_grounded
 from nexus_lab.arguments.minimum import Minimum
+from nexus_lab.arguments.scoring import Scoring
 from nexus_lab.bench.argument_cases import read_cases
 from nexus_lab.bench.argument_figures import Scored, figures, gains, score, share_over_cases
 from nexus_lab.bench.argument_modes import ALL_MODES, MODES, compare_modes, context_for, written_in
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.arguments import ArgumentsError, GrammarPlan, Grounding
-    from nexus_lab.arguments.scoring import Scorer
     from nexus_lab.bench.argument_cases import ArgumentCase
     from nexus_lab.engine import Engine
     from nexus_lab.routing import Router
@@ -112,7 +112,7 @@ def run(
     routed = None if router is None else [_routed(router.warm_up(), case) for case in chosen]
     runs = [(system, tuple(modes) if system == "full" else (modes[0],)) for system in systems]
     tell = _counting(on_progress, len(chosen) * sum(len(used) for _, used in runs))
-    planners = _Planners(chosen, CallScorer(engine) if engine is not None else None)
+    planners = _Planners(chosen, engine)
     found: dict[tuple[str, str], Sequence[Scored | None]] = {}
     for system, used in runs:
         shown = [_undescribed(case) for case in chosen] if system == "no_descriptions" else chosen
@@ -212,12 +212,14 @@ class _Planners:
     ----------
     cases
         All of them; each has the others with its tool as demonstrations.
-    scorer
-        Weighs whole calls, for ``scoring``.
+    engine
+        Weighs whole calls, for ``scoring``; as its adapter says, if it has one that does.
     """
 
-    def __init__(self, cases: Sequence[ArgumentCase], scorer: Scorer | None) -> None:
-        self._scorer = scorer
+    def __init__(self, cases: Sequence[ArgumentCase], engine: Engine | None) -> None:
+        self._scorer = None if engine is None else CallScorer(engine)
+        adapter = None if engine is None else engine.info.adapter
+        self._scoring = None if adapter is None else Scoring.of(adapter.facts)
         self._of_tool: dict[str, list[tuple[str, Demonstration]]] = {}
         for case in cases:
             arguments = {name: values[0] for name, values in case.accepted.items() if name in case.stated}
@@ -237,6 +239,7 @@ class _Planners:
             case.context,
             demonstrations=demonstrations,
             scorer=self._scorer if system == "scoring" else None,
+            scoring=self._scoring,
             **_WAYS.get(system, {}),
         )
 

@@ -29,7 +29,9 @@ from nexus_lab.arguments.tune_adapter import (
 from nexus_lab.bench.argument_cases import hashed
 from nexus_lab.bench.argument_exercises import answer_text
 from nexus_lab.bench.argument_prompt import call_prompt
+from nexus_lab.bench.argument_scoring import CallScorer
 from nexus_lab.bench.argument_swaps import known_names, swapped
+from nexus_lab.bench.argument_word import fit_word
 from nexus_lab.engine import Engine, resolve_model
 from nexus_lab.engine.adapter_writing import check_trainable, write_adapter
 from nexus_lab.engine.gguf_file import read_gguf
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab.agent.transcript import ChatModel
+    from nexus_lab.arguments.scoring import Scoring
     from nexus_lab.arguments.tune_adapter import Rates, Tuned
     from nexus_lab.bench.argument_exercises import Exercise
     from nexus_lab.engine.gguf_file import GgufFile
@@ -51,8 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "Disagreement", "Trained", "answer_row", "train_arguments"]
 
 NAME = "arguments"
-_HELD = 0.1
-_MOST_HELD, _MOST_APART = 24, 60
+_HELD = 0.15
+_MOST_HELD, _MOST_JUDGED, _MOST_APART = 100, 24, 60
 _ROUNDS = 4
 _LONGEST = 1024
 # Nats between the next tokens of two runs of the same weights; quantized ones differ by some hundredths.
@@ -74,11 +77,18 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """Token rows: to learn from, in rounds; to judge by; kept apart from both."""
+    """What is learned from, in rounds, what the adapter is judged by, and what is kept apart from both.
+
+    Attributes
+    ----------
+    unseen
+        What is held back, as it was.
+    """
 
     rounds: list[list[AnswerRow]]
     held: list[AnswerRow]
     apart: list[AnswerRow]
+    unseen: list[Exercise]
 
 
 def train_arguments(
@@ -100,7 +110,8 @@ def train_arguments(
     Parameters
     ----------
     exercises
-        What it learns from; a tenth, by a hash of their groups, says when it is at its best.
+        What it learns from; some, by a hash of their groups, are held back: they say when it is at its best,
+        and how much its word then counts beside the evidence of a conversation.
     apart
         What is not learned from, for the rates on the card.
     model
@@ -130,8 +141,6 @@ def train_arguments(
         When there is too little to learn from, or nothing was learned.
     """
     require_extra()
-    import torch
-
     tell = on_progress or (lambda _what, _done: None)
     recipe = recipe or AdapterRecipe()
     gguf = read_gguf(resolve_model(model))
@@ -140,39 +149,82 @@ def train_arguments(
         lists = _lists(engine, exercises, apart, mode, swaps=swaps, seed=recipe.seed)
         probe = _probe(lists)
         plain = _engine_logits(engine, probe)
-    if threads is not None:
-        torch.set_num_threads(threads)
     tell("reading the weights", 0.0)
-    tuned = adapted(load_weights(gguf.path), recipe)
+    tuned = _adapted(gguf, recipe, threads)
+    draft = _Draft(folder or home() / "adapters", tuned, gguf, recipe)
+    draft.facts |= _facts(recipe, lists, gguf, mode) | {"files": dict(sources or {}), "command": command}
     distances = {"without": _checked(plain, tuned, probe, "the weights")}
-    place = folder or home() / "adapters"
-    facts = {**_facts(recipe, lists, gguf, mode), "files": dict(sources or {}), "command": command}
-    facts["rows_kept_apart"] = {"without": _rounded(rates(tuned, lists.apart))}
-
-    def write(done: Tuned) -> Trained:
-        return _write(place, tuned, gguf, recipe, {**facts, "done": asdict(done)})
-
-    def checkpoint(done: Tuned) -> None:
-        write(done)
-
-    done = tune_adapter(tuned, lists.rounds, lists.held, recipe, tell, checkpoint=checkpoint)
+    shares = {"without": _rounded(rates(tuned, lists.apart))}
+    draft.facts |= {"nats_from_llama_cpp": distances, "rows_kept_apart": shares}
+    done = tune_adapter(tuned, lists.rounds, lists.held, recipe, tell, checkpoint=draft.keep)
     if done.best == 0:
         raise ArgumentsError(
             f"nothing was learned: the loss on the held rows went {done.held}",
             next_step="give more cases, or more minutes",
         )
     tell("reading the rows kept apart", 1.0)
-    facts["rows_kept_apart"] |= {"with": _rounded(rates(tuned, lists.apart))}
-    trained = write(done)
-    try:
-        with Engine.load(model, n_ctx=_LONGEST, threads=threads, adapter=trained.path) as engine:
+    shares["with"] = _rounded(rates(tuned, lists.apart))
+    path = draft.write(done).path
+    with Engine.load(model, n_ctx=_LONGEST, threads=threads, adapter=path) as engine:
+        try:
             distances["with"] = _checked(_engine_logits(engine, probe), tuned, probe, "the adapter")
-    except Disagreement:
-        _card_of(trained.path).unlink()
-        trained.path.unlink()
-        raise
-    card = {**trained.card, "nats_from_llama_cpp": distances}
-    return Trained(trained.path, _write_card(trained.path, card))
+        except Disagreement:
+            draft.take_back(path)
+            raise
+        tell("weighing calls with the adapter", 1.0)
+        scoring = fit_word(lists.unseen, CallScorer(engine, mode=mode))
+    return draft.write(done, scoring)
+
+
+class _Draft:
+    """An adapter in the making: its model, and what is known of it so far."""
+
+    def __init__(self, folder: Path, tuned: Any, gguf: GgufFile, recipe: AdapterRecipe) -> None:
+        self._folder, self._tuned, self._gguf, self._alpha = folder, tuned, gguf, recipe.alpha
+        self.facts: dict[str, Any] = {}
+
+    def keep(self, done: Tuned) -> None:
+        """Write it as it is now."""
+        self.write(done)
+
+    def write(self, done: Tuned, scoring: Scoring | None = None) -> Trained:
+        """Write it, and then the card that names it; a kill before that leaves the old ones in use."""
+        card = {**self.facts, "done": asdict(done), "scoring": scoring and asdict(scoring)}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f".{NAME}.gguf"
+        header = scoring.to_facts() if scoring is not None else {}
+        try:
+            pairs = pairs_of(self._tuned)
+            write_adapter(draft, pairs, self._gguf, alpha=self._alpha, name=NAME, facts=header)
+            data = draft.read_bytes()
+        finally:
+            draft.unlink(missing_ok=True)
+        digest = hashlib.sha256(data).hexdigest()
+        path = self._folder / f"{NAME}-{digest[:_DIGITS]}.gguf"
+        atomic_write(path, data)
+        card |= {"file": path.name, "sha256": digest, "bytes": len(data)}
+        atomic_write(self._card, (json.dumps(card, indent=1) + "\n").encode())
+        for old in self._folder.glob(f"{NAME}-{_DIGITS * '[0-9a-f]'}.gguf"):
+            if old != path:
+                old.unlink(missing_ok=True)
+        return Trained(path, card)
+
+    def take_back(self, path: Path) -> None:
+        """Remove what was written."""
+        self._card.unlink()
+        path.unlink()
+
+    @property
+    def _card(self) -> Path:
+        return self._folder / f"{NAME}.json"
+
+
+def _adapted(gguf: GgufFile, recipe: AdapterRecipe, threads: int | None) -> Any:
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return adapted(load_weights(gguf.path), recipe)
 
 
 def answer_row(model: ChatModel, exercise: Exercise, *, mode: str = "signature") -> AnswerRow:
@@ -204,7 +256,7 @@ def _lists(
     more = range(_ROUNDS - 1 if swaps else 0)
     rounds = [rows(learned), *(rows([swapped(one, names, chooser) for one in learned]) for _ in more)]
     kept = sorted(apart, key=lambda one: hashed(f"apart {one.group} {one.request}"))[:_MOST_APART]
-    return _Lists(rounds, rows(held), rows(kept))
+    return _Lists(rounds, rows(held[:_MOST_JUDGED]), rows(kept), held)
 
 
 def _probe(lists: _Lists) -> list[int]:
@@ -254,33 +306,3 @@ def _facts(recipe: AdapterRecipe, lists: _Lists, gguf: GgufFile, mode: str) -> d
         },
         "recipe": asdict(recipe),
     }
-
-
-def _write(
-    folder: Path, tuned: Any, gguf: GgufFile, recipe: AdapterRecipe, card: Mapping[str, Any]
-) -> Trained:
-    """Write the adapter, and then the card that names it; a kill before that leaves the old ones in use."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{NAME}.gguf"
-    try:
-        write_adapter(draft, pairs_of(tuned), gguf, alpha=recipe.alpha, name=NAME)
-        data = draft.read_bytes()
-    finally:
-        draft.unlink(missing_ok=True)
-    digest = hashlib.sha256(data).hexdigest()
-    path = folder / f"{NAME}-{digest[:_DIGITS]}.gguf"
-    atomic_write(path, data)
-    whole = _write_card(path, {**card, "file": path.name, "sha256": digest, "bytes": len(data)})
-    for old in folder.glob(f"{NAME}-{_DIGITS * '[0-9a-f]'}.gguf"):
-        if old != path:
-            old.unlink(missing_ok=True)
-    return Trained(path, whole)
-
-
-def _card_of(path: Path) -> Path:
-    return path.with_name(f"{NAME}.json")
-
-
-def _write_card(path: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
-    atomic_write(_card_of(path), (json.dumps(card, indent=1) + "\n").encode())
-    return card

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
     from nexus_lab.engine.gguf_file import GgufFile, TensorEntry
 
-__all__ = ["ALPHA", "BASE_SHA256", "KIND", "model_fingerprint", "read_adapter"]
+__all__ = ["ALPHA", "BASE_SHA256", "KIND", "OURS", "model_fingerprint", "read_adapter"]
 
 KIND, ALPHA = "adapter.type", "adapter.lora.alpha"
-BASE_SHA256 = "nexus_lab.base_sha256"
+OURS = "nexus_lab."
+"""How names begin that no other program gives."""
+BASE_SHA256 = f"{OURS}base_sha256"
 """Digest of the model file that an adapter of ours was trained on."""
 _INVOKED = "adapter.alora.invocation_tokens"
 _FLOAT32 = 6
@@ -67,6 +69,11 @@ def read_adapter(path: Path, model: GgufFile) -> AdapterInfo:
         alpha=alpha,
         targets=tuple(pairs),
         size_bytes=adapter.size_bytes,
+        facts={
+            key.removeprefix(OURS): value
+            for key, value in adapter.metadata.items()
+            if key.startswith(OURS) and isinstance(value, float) and math.isfinite(value)
+        },
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.engine.adapter import ALPHA, BASE_SHA256, KIND
+from nexus_lab.engine.adapter import ALPHA, BASE_SHA256, KIND, OURS
 from nexus_lab.engine.catalogue import file_sha256
 from nexus_lab.engine.errors import AdapterMismatch, UnsupportedModel
 from nexus_lab.paths import atomic_write
@@ -53,7 +53,13 @@ def check_trainable(model: GgufFile) -> None:
 
 
 def write_adapter(
-    path: Path, pairs: Mapping[str, Pair], model: GgufFile, *, alpha: float, name: str = "adapter"
+    path: Path,
+    pairs: Mapping[str, Pair],
+    model: GgufFile,
+    *,
+    alpha: float,
+    name: str = "adapter",
+    facts: Mapping[str, float] | None = None,
 ) -> None:
     """Write an adapter for `model`, as float16; a kill leaves the old file or the whole new one.
 
@@ -66,6 +72,8 @@ def write_adapter(
         Each pair is weighed by this over its rank.
     name
         For the header.
+    facts
+        Numbers for the header, of `AdapterInfo`.
 
     Raises
     ------
@@ -85,6 +93,8 @@ def write_adapter(
         writer.add_string(KIND, "lora")
         writer.add_float32(ALPHA, alpha)
         writer.add_string(BASE_SHA256, file_sha256(model.path))
+        for key, value in (facts or {}).items():
+            writer.add_float32(f"{OURS}{key}", value)
         for module, (a, b) in pairs.items():
             target = _target(module, model)
             writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(a, np.float16))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -68,6 +68,8 @@ class AdapterInfo:
         Each pair is weighed by this over its rank; 0 leaves it as it is.
     targets
         Names of the model's tensors that it changes.
+    facts
+        Numbers of ours in its header, by their names without ``nexus_lab.``.
     """
 
     name: str
@@ -77,6 +79,7 @@ class AdapterInfo:
     alpha: float
     targets: tuple[str, ...]
     size_bytes: int
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON values; of the targets their number."""
