@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab._core import BlockHeader
     from nexus_lab.engine import Engine
 
-__all__ = ["BlockCompiler", "CompileError"]
+__all__ = ["BlockCompiler", "CompileError", "write_new"]
 
+# Temporary names that are tried.
+_NAMES = 8
 _LOG = logging.getLogger(__name__)
 
 
@@ -160,7 +163,7 @@ class BlockCompiler:
         header = model_header(self._engine, anchor=context.anchor, context_hash=context.hash)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _core.write_block(path, header, np.asarray(tokens, np.int32), rows.keys, rows.values, sensitivity)
+            write_new(path, header, np.asarray(tokens, np.int32), rows, sensitivity)
         except OSError as error:
             raise CompileError(
                 f"the block cannot be written to {path}: {error}",
@@ -168,3 +171,24 @@ class BlockCompiler:
             ) from error
         _LOG.info("compiled %d tokens behind %d into %s", len(tokens), context.anchor, path.name)
         return ToolBlock(path)
+
+
+def write_new(
+    path: Path,
+    header: BlockHeader,
+    tokens: NDArray[np.int32],
+    rows: BlockRows,
+    sensitivity: NDArray[np.float32] | None = None,
+) -> None:
+    """Write a block file beside what killed writers may have left.
+
+    Its temporary name holds this process's number, which in a container is the same after every start.
+    """
+    for left in reversed(range(_NAMES)):
+        try:
+            _core.write_block(path, header, tokens, rows.keys, rows.values, sensitivity)
+        except FileExistsError:
+            if not left:
+                raise
+        else:
+            return

@@ -255,6 +255,31 @@ for _ in range(60):
 """
 
 
+LEFT = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from nexus_lab import _core
+from nexus_lab.splice.compiler import write_new
+from nexus_lab.splice.spread import BlockRows
+
+path = Path(sys.argv[1])
+header = _core.BlockHeader(n_layer=1, k_row_bytes=32, v_row_bytes=32, v_trans=False, head_dim=16, n_rot=16,
+                           pairing="norm", rope_base=1e4, fingerprint=bytes(16))
+for number in range(3):
+    path.with_name(f".{path.name}.{os.getpid()}.{number}.tmp").touch()
+rows = [np.zeros((4, 16), np.float16)]
+write_new(path, header, np.arange(4, dtype=np.int32), BlockRows(rows, rows))
+"""
+
+
+def test_what_a_killed_writer_of_the_same_number_left_stops_no_other(tmp_path: Path):
+    path = tmp_path / "block.atb"
+    subprocess.run([sys.executable, "-c", LEFT, str(path)], check=True)
+    assert ToolBlock(path, verify=True).tokens == (0, 1, 2, 3)
+    assert len(list(tmp_path.glob(".block.atb.*.tmp"))) == 3
+
+
 def test_two_processes_may_write_one_file_while_a_third_reads_it(tmp_path: Path):
     path = tmp_path / "block.atb"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(seed)]) for seed in (1, 2)]
