@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent.base import EventKind
+from nexus_lab.agent.problems import MAKE_ROOM
 from nexus_lab.arguments import (
     ArgumentsError,
     ArgumentsRejected,
@@ -196,8 +197,7 @@ class CallWriter:
         if generation.stop_reason is StopReason.CONTEXT_FULL:
             raise CutOff(
                 "the context is full, so that the call breaks off",
-                next_step="start a new conversation, choose a policy that drops old results, "
-                "or load the model with a larger n_ctx",
+                next_step=MAKE_ROOM,
             )
         conversation.step(Append(tuple(self._engine.tokenize("}", special=False))), note="call closed")
         tell("}")
@@ -258,5 +258,5 @@ def _read(
 def _over_limit(profile: Profile) -> CutOff:
     return CutOff(
         f"the call was cut off after {profile.max_tokens} tokens, the most that it may take",
-        next_step="ask for less, or give a profile more max_tokens",
+        next_step="ask for less, or allow more max_tokens in the profile",
     )

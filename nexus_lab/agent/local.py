@@ -13,11 +13,12 @@ from nexus_lab.agent.base import EventKind
 from nexus_lab.agent.calling import CallWriter, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT, TurnLoop
+from nexus_lab.agent.problems import ConversationFull
 from nexus_lab.agent.sidecar import Sidecar
 from nexus_lab.agent.splicing import Splicer
 from nexus_lab.agent.transcript import join_tokens
 from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
-from nexus_lab.engine import EngineClosed, SamplerSettings
+from nexus_lab.engine import ContextFull, EngineClosed, SamplerSettings, StopReason
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.splice import BlockLibrary, LibraryBlocks, typical_context
 
@@ -231,12 +232,16 @@ class Agent(TurnLoop):
 
     @contextmanager
     def _begun(self, turn: Turn) -> Iterator[None]:
-        if self._conversation is not None:
-            with self._working():
-                self._conversation.rejoin()
-        with self._undone_on_failure(), self._working():
-            self._continue(turn)
-            yield
+        begun = self._conversation is not None and len(self._conversation.messages) > 1
+        try:
+            if self._conversation is not None:
+                with self._working():
+                    self._conversation.rejoin()
+            with self._undone_on_failure(), self._working():
+                self._continue(turn)
+                yield
+        except ContextFull as error:
+            raise ConversationFull(error, self.engine.n_ctx, begun=begun) from error
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -377,6 +382,7 @@ class Agent(TurnLoop):
             if turn.ttft_s is None:
                 turn.ttft_s = began + generation.ttft_s
             turn.generated_tokens += len(generation.tokens)
+            turn.answer_cut = generation.stop_reason is StopReason.MAX_TOKENS
             self.conversation.close_reply(generation.text)
         return generation.text.strip()
 

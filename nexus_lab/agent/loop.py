@@ -14,6 +14,7 @@ from nexus_lab.agent.base import Emitter, EventKind
 from nexus_lab.agent.deadline import Deadline
 from nexus_lab.agent.escalation import escalates, routing_row
 from nexus_lab.agent.parts import parts_of
+from nexus_lab.agent.problems import ApprovalRefused, TurnTooLong, refused, told, too_many
 from nexus_lab.agent.rows import MessageRow
 from nexus_lab.agent.turn import StageClock, Turn, TurnOutcome
 from nexus_lab.errors import Cancelled, Decline, NexusError
@@ -39,14 +40,7 @@ SYSTEM_PROMPT = "You turn a request into one tool call. Copy every value from th
 """Default system prompt; the shipped calibration of splices was measured behind it."""
 
 _CANCEL_STEP_S = 0.05
-
-
-class ApprovalRefused(NexusError):
-    """A tool that may change something was not allowed to run."""
-
-
-class TurnTooLong(NexusError):
-    """A turn was ended because its time was over."""
+_COUNTED = 64  # things that a request asks for, at most, where they are only counted
 
 
 class TurnLoop(ABC):
@@ -67,7 +61,7 @@ class TurnLoop(ABC):
         Hear every event, for example a `nexus_lab.trace.SessionRecorder`.
     approve
         Asked before a tool runs, as `ask_before` says; ``None`` refuses those. Returns whether it may, or the
-        arguments that it is to run with instead.
+        arguments that it is to run with instead; may raise `ApprovalRefused` to say why not.
     ask_before
         ``writes``: a tool that is not marked read-only; ``every`` tool; or ``never``, which runs them all.
         Can be changed between turns.
@@ -100,6 +94,8 @@ class TurnLoop(ABC):
         self._on_call: Callable[[str], None] | None = None
         self._history: list[dict[str, Any]] = []
         self._ahead = DecisionsAhead()
+        self._running: ToolSpec | None = None
+        self._declined: Decline | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -240,7 +236,7 @@ class TurnLoop(ABC):
             On Ctrl-C, after the turn has been undone and recorded.
         """
         self._on_progress, self._on_call = on_progress, on_call
-        self._asking, self._stopped = True, False
+        self._asking, self._stopped, self._declined = True, False, None
         done: list[Turn] = []
         try:
             request = repair_text(request)
@@ -262,7 +258,11 @@ class TurnLoop(ABC):
 
     def _parts(self, request: str) -> tuple[str, ...]:
         """Return what a request asks for, one after the other, where each is a tool's work; else itself."""
-        parts = parts_of(request, most=self.profile.max_calls)
+        most = self.profile.max_calls
+        parts = parts_of(request, most=most)
+        asked = parts_of(request, most=_COUNTED) if most > 1 and len(parts) == 1 else parts
+        if len(asked) > most:
+            self._declined = too_many(len(asked), most)
         try:
             if len(parts) > 1 and all(self._fits(part) for part in parts):
                 return parts
@@ -275,6 +275,7 @@ class TurnLoop(ABC):
 
     def _ask(self, request: str, on_token: Callable[[str], None] | None) -> Turn:
         self._turns += 1
+        self._running = None
         turn = Turn(
             number=self._turns,
             request=request,
@@ -289,11 +290,13 @@ class TurnLoop(ABC):
             turn=turn.number,
             **self._facts(),
         ) as span:
+            if self._declined is not None:
+                self.emitter.decline("parts", self._declined)
             try:
                 with self._forgotten_on_failure(), self._begun(turn), self._in_time():
                     self._run(turn, clock, on_token)
             except NexusError as error:
-                turn.problem = error
+                turn.problem = told(error, self._running)
                 if isinstance(error, Cancelled):
                     turn.outcome = TurnOutcome.CANCELLED
                 elif turn.outcome is not TurnOutcome.REFUSED:
@@ -320,7 +323,7 @@ class TurnLoop(ABC):
                 raise
             raise TurnTooLong(
                 f"the turn took more than {self.profile.turn_seconds:g} s",
-                next_step="ask for less, or give a profile more turn_seconds",
+                next_step="ask for less, or allow more turn_seconds in the profile",
             ) from error
 
     def _check_stopped(self) -> None:
@@ -414,7 +417,9 @@ class TurnLoop(ABC):
                 edited=edited,
             ) as span,
         ):
+            self._running = spec
             result = self.tools.call(spec, arguments)
+            self._running = None
             span.set(is_error=result.is_error, truncated=result.truncated, bytes=result.size_bytes)
             span.set_contents(result=result.text)
             return result
@@ -425,17 +430,17 @@ class TurnLoop(ABC):
         The context keeps the call as the model wrote it; what is remembered of the turn is what was sent.
         """
         arguments = turn.arguments or {}
-        answer = self._approve(spec, arguments) if self._approve is not None else False
+        try:
+            answer = self._approve(spec, arguments) if self._approve is not None else False
+            if not isinstance(answer, Mapping) and not answer:
+                raise refused(spec, asked=self._approve is not None)
+        except ApprovalRefused:
+            turn.outcome = TurnOutcome.REFUSED
+            raise
         if isinstance(answer, Mapping):
             turn.arguments = dict(answer)
             self._history[-1]["tool_calls"] = [{"name": spec.name, "arguments": turn.arguments}]
             return turn.arguments != arguments
-        if not answer:
-            turn.outcome = TurnOutcome.REFUSED
-            what = "was not approved" if spec.read_only else "may change something and was not approved"
-            raise ApprovalRefused(
-                f"{spec.name} {what}", next_step="approve it, or pass `approve` to the agent"
-            )
         return False
 
     def _read_result(

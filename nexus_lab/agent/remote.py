@@ -241,6 +241,7 @@ class RemoteAgent(TurnLoop):
                 reply = self._answer(on_token)
             if turn.ttft_s is None:
                 turn.ttft_s = clock.elapsed() - reply.seconds + reply.ttft_s
+        turn.answer_cut = reply.stop_reason == "length"
         self._said.append(Said(role="assistant", text=spoken(reply.text)))
         return reply.text.strip()
 

@@ -55,7 +55,7 @@ _OPEN_KEYWORDS = frozenset({"type", "properties", "required", "additionalPropert
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _BRACES = 64  # of a text, that are tried
-_ALLOW_MORE = "allow more tokens (max_tokens in the profile)"
+_ALLOW_MORE = "allow more max_tokens in the profile, or ask for less"
 _THOUGHT_ENDS = "</think>"
 
 
@@ -242,7 +242,7 @@ class RemoteCalls:
             self._asker.ignored()
         arguments, problem = wanted.checked(text)
         if isinstance(problem, NotJson) and reply.stop_reason == "length":
-            problem = CutOff("the arguments break off: no more tokens were allowed", next_step=_ALLOW_MORE)
+            problem = CutOff("the call was cut off: no more tokens were allowed", next_step=_ALLOW_MORE)
         return text, arguments, problem
 
 

@@ -54,8 +54,8 @@ class Turn:
         What is wrong with the arguments; empty when they fit the schema.
     result
         The tool's result.
-    answer
-        What the model said in the end.
+    answer, answer_cut
+        What the model said in the end, and whether that was cut at the profile's ``answer_tokens``.
     splice
         Path, repair, fidelity and times of the splice, in the modes that splice.
     ttft_s
@@ -85,6 +85,7 @@ class Turn:
     violations: tuple[str, ...] = ()
     result: ToolResult | None = None
     answer: str = ""
+    answer_cut: bool = False
     splice: FidelityRow | None = None
     ttft_s: float | None = None
     prompt_tokens: int | None = None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_TOO_MANY = "too_many_things"
+
 
 def run(
     requests: Annotated[
@@ -109,7 +111,7 @@ def run(
         runs = remote or stack.enter_context(
             Engine.load(model, n_ctx=n_ctx, threads=settings.threads, adapter=adapter)
         )
-        observers: list[Observer] = [_Declines()] if isinstance(runs, Endpoint) else []
+        observers: list[Observer] = [_Declines(everything=isinstance(runs, Endpoint))]
         if session is not None:
             recorder = SessionRecorder(
                 session,
@@ -163,15 +165,19 @@ def _endpoint(
 
 
 class _Declines:
-    """Tells of what an endpoint cannot do, once each."""
+    """Tells of what an endpoint cannot do, once each, and of a request that asks for too much at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
         self._told: set[str] = set()
 
     def on_event(self, event: Event) -> None:
         said = event.attributes
         if event.status == "declined" and said.get("code") not in self._told:
-            self._told.add(said["code"])
+            if said["code"] != _TOO_MANY:
+                if not self._everything:
+                    return
+                self._told.add(said["code"])
             line = f"! declined ({said['code']}): {said['reason']}. Instead: {said['instead']}"
             console.print(plain(line, style="dim"))
 
@@ -204,14 +210,19 @@ def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list
 
 
 def _approve(*, yes: bool) -> Any:
+    from nexus_lab.agent import ApprovalRefused
+
     def approve(tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
         if yes:
             return True
         console.print(plain(f"{tool.name} may change something: {json.dumps(arguments, ensure_ascii=False)}"))
         try:
             return Confirm.ask("run it?", console=console, default=False)
-        except EOFError:  # nobody is there to ask
-            return False
+        except EOFError:
+            raise ApprovalRefused(
+                f"{tool.name} may change something, and nobody is there to ask",
+                next_step="run this at a terminal, or allow such tools with --yes",
+            ) from None
 
     return approve
 
@@ -251,9 +262,7 @@ def _show(turn: Turn) -> None:
         console.print(plain(f"{turn.tool} {json.dumps(turn.arguments, ensure_ascii=False)}"))
     if turn.result is not None:
         console.print(plain(("× " if turn.result.is_error else "→ ") + turn.result.text, limit=2000))
-    if turn.problem is not None:
-        console.print(plain(f"× {turn.problem.problem}", style="red"))
-        console.print(plain(f"  next: {turn.problem.next_step}"))
+    _show_problem(turn)
     if turn.splice is not None and turn.splice.n_tokens is not None:
         for line in splice_lines(turn.splice):
             console.print(plain(f"  {line}", style="dim"))
@@ -263,3 +272,16 @@ def _show(turn: Turn) -> None:
         )
     if turn.answer:
         console.print(plain(turn.answer, style="italic"))
+    if turn.answer_cut:
+        console.print(
+            plain("cut at the answer's limit; a profile with more answer_tokens allows more", style="dim")
+        )
+
+
+def _show_problem(turn: Turn) -> None:
+    if turn.problem is None:
+        return
+    console.print(plain(f"× {turn.problem.problem}", style="red"))
+    if turn.result is not None:
+        console.print(plain("  the tool had run before; what it did stays done"))
+    console.print(plain(f"  next: {turn.problem.next_step}"))

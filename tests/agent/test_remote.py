@@ -11,7 +11,7 @@ from remote_tools import HELLO, STYLE, Listener, styled_spec
 
 from nexus_lab.agent import ApprovalRefused, EventKind, TurnOutcome
 from nexus_lab.agent.remote import RemoteUnavailable
-from nexus_lab.arguments import ArgumentsError, ArgumentsRejected, MissingValues, NotJson
+from nexus_lab.arguments import ArgumentsError, ArgumentsRejected, CutOff, MissingValues
 from nexus_lab.registry import ServerDied
 from nexus_lab.trace import SessionRecorder, Target, export, read_session
 
@@ -315,9 +315,10 @@ def test_a_call_that_breaks_off_is_told(make_remote, chat, model, shown):
     call = {"call": "echo"} if model == "smol" else {}
     chat.script(*[{**call, "text": RIGHT[:shown], "reason": "length"}] * 2)
     turn = make_remote(model).ask(HELLO)
-    assert isinstance(turn.problem, NotJson)
-    assert "break off" in turn.problem.problem
-    assert turn.problem.next_step.startswith("allow more tokens")
+    assert isinstance(turn.problem, CutOff)
+    assert "cut off" in turn.problem.problem
+    assert "max_tokens" in turn.problem.next_step
+    assert chat.bodies()[-1]["messages"][-1]["content"].endswith("Write it again, shorter.")
 
 
 def test_the_model_s_own_calls_in_plain_text_fail_typed(make_remote):

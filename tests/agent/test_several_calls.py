@@ -87,6 +87,27 @@ def test_a_request_stays_whole_where_a_part_is_no_tools_work_or_one_call_is_allo
     assert (turn.earlier, turn.request) == ((), "Say hello, then dance a little")
 
 
+def test_a_request_for_more_than_is_allowed_is_one_turn_and_says_so(make_agent):
+    declined = []
+
+    class Listener:
+        def on_event(self, event):
+            if event.attributes.get("code") == "too_many_things":
+                declined.append(event)
+
+    agent = make_agent("hello", max_calls=2)
+    agent.emitter.add(Listener())
+    turn = agent.ask("Say hello, then say hello, then say hello")
+    assert (turn.outcome, turn.earlier, turn.left) == (TurnOutcome.CALLED, (), ())
+    (event,) = declined
+    assert "asks for 3 things, and the profile allows 2 calls" in event.attributes["reason"]
+    assert event.parent is not None
+    agent.ask("Say hello, then say hello")
+    agent.profile = agent.profile.changed(max_calls=1)  # whoever allows one call knows that it is one
+    agent.ask("Say hello, then say hello, then say hello")
+    assert len(declined) == 1
+
+
 def test_a_turn_that_takes_too_long_is_ended_and_says_so(make_agent):
     agent = make_agent("hello", turn_seconds=0.05)
     turn = agent.ask("Say hello " * 250)

@@ -12,6 +12,7 @@ from dataclasses import fields
 import pytest
 from typer.testing import CliRunner
 
+from nexus_lab.agent import ApprovalRefused
 from nexus_lab.cli import main
 from nexus_lab.cli._app import app
 from nexus_lab.cli._output import plain
@@ -129,7 +130,9 @@ def test_a_failure_of_the_system_is_a_sentence_too(monkeypatch, capsys):
 
 def test_where_nobody_can_be_asked_nothing_is_approved(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert _approve(yes=False)(ToolSpec("delete", "", {}), {}) is False
+    with pytest.raises(ApprovalRefused, match="delete may change something") as caught:
+        _approve(yes=False)(ToolSpec("delete", "", {}), {})
+    assert "--yes" in caught.value.next_step
 
 
 def test_a_profile_can_be_changed_and_shown(tmp_path):
