@@ -210,6 +210,7 @@ def clean(
     wanted |= {BlockState.STALE} if stale else set()
     wanted |= {BlockState.FOREIGN} if foreign else set()
     reports = _survey(registry, model, threads, verify=damaged)
+    _insist_on_one(of or (), reports)
     gone = [report for report in reports if report.state in wanted or _is_of(report, of or ())]
     if room is not None:
         gone += _beyond(room, [report for report in reports if report not in gone])
@@ -255,6 +256,16 @@ def _system(text: str | None) -> str:
     from nexus_lab.agent import SYSTEM_PROMPT
 
     return SYSTEM_PROMPT if text is None else text
+
+
+def _insist_on_one(models: Sequence[str], reports: Sequence[BlockReport]) -> None:
+    """Refuse a name that several models have, such as one with an adapter and without."""
+    for name in models:
+        named = sorted({report.model for report in reports if _is_of(report, (name,))})
+        if len(named) > 1:
+            raise NexusError(
+                f"{len(named)} models are called {name}", next_step=f"give a fingerprint: {', '.join(named)}"
+            )
 
 
 def _is_of(report: BlockReport, models: Sequence[str]) -> bool:

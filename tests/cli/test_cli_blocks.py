@@ -204,6 +204,16 @@ def test_a_clean_keeps_to_what_was_named(built: Shell, tmp_path: Path):
     assert shell.blocks() == paths[2:]
     assert "removed 0 blocks" in shell.run("clean", "--of", "SomeOtherModel")
     assert "removed 0 blocks" in shell.run("clean", "--of", paths[0].parent.name[:3])  # too short to be meant
+    # Another model of that name, as with an adapter.
+    twin = paths[0].parent.with_name("ab" * 16)
+    twin.mkdir()
+    for path in (paths[2], paths[0].parent / "model.json"):
+        (twin / path.name).write_bytes(path.read_bytes())
+    refused = shell.run("clean", "--of", "SmolLM2-135M-Instruct.Q4_1", code=2)
+    assert "2 models" in refused
+    assert twin.name in refused
+    assert len(shell.blocks()) == 5
+    assert "removed 1 block," in shell.run("clean", "--of", twin.name[:8])
     assert "removed 4 blocks" in shell.run("clean", "--of", "SmolLM2-135M-Instruct.Q4_1")
     assert shell.blocks() == []
     assert "0 blocks" in shell.run("list")
