@@ -57,13 +57,13 @@ class SpliceSettings:
     epsilon: float = 0.02
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_past, bool) or not isinstance(self.n_past, Integral):
-            raise TrialError(f"n_past {self.n_past!r:.60} is no depth", next_step="choose a whole number")
-        for name in ("budget", "k", "epsilon"):
+        kinds = {"n_past": Integral, "budget": Real, "k": Real, "epsilon": Real}
+        for name, kind in kinds.items():
             value = getattr(self, name)
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if not number and not (name == "budget" and value is None):
-                raise TrialError(f"{name} {value!r:.60} is no number", next_step="choose a number")
+            left_out = name == "budget" and value is None
+            if isinstance(value, bool) or not (left_out or isinstance(value, kind)):
+                whole = "whole " if kind is Integral else ""
+                raise TrialError(f"{name} is {value!r:.60}", next_step=f"choose a {whole}number")
         choices = (
             ("repair", self.repair, tuple(RepairKind)),
             ("compile context", self.context, tuple(CONTEXTS)),

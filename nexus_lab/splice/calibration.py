@@ -309,7 +309,9 @@ def _check(calibration: Calibration) -> None:
     """Raise ValueError unless every field holds what it is for, and the fields agree with each other."""
     if not calibration.cells:
         raise ValueError("no cells")
-    for record in (calibration, *calibration.cells, *calibration.coverage):
+    records: tuple[Calibration | CalibrationCell | Coverage, ...]
+    records = (calibration, *calibration.cells, *calibration.coverage)
+    for record in records:
         for item in dataclass_fields(record):
             value = getattr(record, item.name)
             if item.name in _HOLDS and not _HOLDS[item.name](value):
