@@ -184,11 +184,14 @@ def _results(
             if system != "full" and ("full", mode) in found:
                 beside = {**where, "system": "full", "peer": system}
                 results += gains(part_of, _those(found["full", mode], kept), scored, case=beside)
+            schema = _those(found.get(("full", "full"), ()), kept)
+            if system == "full" and mode != "full" and len(schema) == len(kept):
+                results += gains(part_of, scored, schema, case={**where, "peer": "full schema"})
     return results
 
 
 def _those(ran: Sequence[Scored | None], places: Sequence[int]) -> list[Scored]:
-    return [one for place in places if (one := ran[place]) is not None]
+    return [one for place in places if place < len(ran) and (one := ran[place]) is not None]
 
 
 def _unsaid_asked(cases: Sequence[ArgumentCase], planners: _Planners, where: dict[str, str]) -> list[Result]:

@@ -140,6 +140,8 @@ def test_the_same_turns_run_in_every_mode(tmp_path: Path, bundled_engine):
         own = told(found.results, schema_mode=mode, part="all")
         assert own["json_valid"].value == 1.0, mode
         assert own["args_right"].n == 4
+        gain = told(found.results, schema_mode=mode, part="all", peer="full schema")
+        assert ("args_right_gain" in gain) is (mode != "full")
     full, spliced = told(found.results, schema_mode="full"), told(found.results, schema_mode=SPLICE)
     both = told(found.results, schema_mode="concatenated(2)")
     assert both["fits"].value == 1.0
