@@ -165,7 +165,7 @@ def train_arguments(
     tell("reading the rows kept apart", 1.0)
     shares["with"] = _rounded(rates(tuned, lists.apart))
     path = draft.write(done).path
-    with Engine.load(model, n_ctx=_LONGEST, threads=threads, adapter=path) as engine:
+    with Engine.load(model, n_ctx=2 * _LONGEST, threads=threads, adapter=path) as engine:
         try:
             distances["with"] = _checked(_engine_logits(engine, probe), tuned, probe, "the adapter")
         except Disagreement:
@@ -250,13 +250,13 @@ def _lists(
     chooser, names = np.random.default_rng(seed), known_names(learned)
 
     def rows(some: Sequence[Exercise]) -> list[AnswerRow]:
-        found = [answer_row(engine, one, mode=mode) for one in some]
-        return [row for row in found if len(row.tokens) <= _LONGEST]
+        return [row for one in some if len((row := answer_row(engine, one, mode=mode)).tokens) <= _LONGEST]
 
     more = range(_ROUNDS - 1 if swaps else 0)
     rounds = [rows(learned), *(rows([swapped(one, names, chooser) for one in learned]) for _ in more)]
     kept = sorted(apart, key=lambda one: hashed(f"apart {one.group} {one.request}"))[:_MOST_APART]
-    return _Lists(rounds, rows(held[:_MOST_JUDGED]), rows(kept), held)
+    unseen = [one for one in held if rows([one])]
+    return _Lists(rounds, rows(unseen[:_MOST_JUDGED]), rows(kept), unseen)
 
 
 def _probe(lists: _Lists) -> list[int]:
