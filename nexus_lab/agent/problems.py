@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nexus_lab.arguments import ArgumentsRejected, CutOff, DuplicateArgument, NotAnObject, NotJson
 from nexus_lab.engine.errors import ContextFull
 from nexus_lab.errors import Cancelled, Decline, NexusError
-from nexus_lab.registry import ServerDied, ServerTimeout, neutralise
+from nexus_lab.registry import ServerDied, ServerNotRunning, ServerTimeout, neutralise
 
 if TYPE_CHECKING:
     from nexus_lab.registry import ToolSpec
@@ -26,6 +26,7 @@ _SHORTEN = "ask for less at once, or load the model with a larger context (n_ctx
 _REWRITE = "say the values in other words and ask again, or use a larger model"
 _STOPPED = "the turn was stopped"
 _AGAIN = "ask again; the conversation is as it was before"
+_START = "start the server again (see Registry in the workbench; start() in Python), then ask again"
 _SHOWN = 80
 
 
@@ -94,6 +95,8 @@ def told(error: NexusError, running: ToolSpec | None) -> NexusError:
     if running is not None and broken_off and not running.read_only:
         name = neutralise(running.name, limit=_SHOWN)
         error.problem += f"; {name} was running, and what it did by then stays done"
+    if isinstance(error, ServerNotRunning):
+        error.next_step = _START
     by_model = isinstance(error, ArgumentsRejected | NotJson | NotAnObject | DuplicateArgument)
     if by_model and not isinstance(error, CutOff):
         error.next_step = _REWRITE

@@ -13,7 +13,7 @@ from nexus_lab.agent.problems import ConversationFull, refused, told
 from nexus_lab.arguments import ArgumentsRejected, CutOff, MissingValues, NotJson, Violation
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled
-from nexus_lab.registry import ServerDied, ServerTimeout, ToolCallRejected
+from nexus_lab.registry import ServerDied, ServerNotRunning, ServerTimeout, ToolCallRejected
 
 WRITES, READS = echo_spec({}, read_only=False), echo_spec({}, read_only=True)
 BROKEN_OFF = {
@@ -39,6 +39,12 @@ def test_a_tool_that_was_running_may_have_done_its_work(kind):
 def test_what_the_server_refused_has_done_nothing():
     error = ToolCallRejected("it refused the call", server="raw", next_step="check the arguments")
     assert told(error, WRITES).problem == "server 'raw': it refused the call"
+
+
+def test_a_server_that_is_not_running_is_to_be_started():
+    error = ServerNotRunning("it hung or died 4 times", server="raw", next_step="then call start()")
+    assert told(error, WRITES).next_step.startswith("start the server again")
+    assert "stays done" not in error.problem, "nothing was sent"
 
 
 def test_a_stop_is_told_in_the_words_of_a_stop_wherever_it_hit():
