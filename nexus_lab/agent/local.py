@@ -192,7 +192,8 @@ class Agent(TurnLoop):
         text = tool_block(self.tools.registry[tool], schema_mode)
         opening, block = self.conversation.transcript.preview(text)
         context = self._context() + opening
-        self.library.get_or_compile(block, context, live=self.conversation.sequence_behind(context))
+        with self.engine.turn():  # in which the live cells stay what they are
+            self.library.get_or_compile(block, context, live=self.conversation.sequence_behind(context))
         return len(block)
 
     def _try_candidates(self, decision: RoutingDecision) -> tuple[RoutingDecision, SidecarResult | None]:
