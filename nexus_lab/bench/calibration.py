@@ -35,12 +35,15 @@ from nexus_lab.bench.trajectories import read_trajectories, trajectory_messages
 from nexus_lab.engine import Engine
 from nexus_lab.paths import cache_dir
 from nexus_lab.splice import (
+    BUDGETED,
     PREFILL,
     Calibration,
     CalibrationError,
     CalibrationSample,
+    RepairKind,
     TrialCase,
     kept_conversations,
+    least_samples,
     message_ending,
 )
 
@@ -93,9 +96,8 @@ class AgentCalibration:
     def results(self) -> ResultFile:
         """Return coverage, recomputed share and noise floor in the form of every measurement."""
         found: list[Result] = []
-        for row in self.calibration.coverage:
-            floors = row.epsilon / self.calibration.noise_floor
-            case = {"epsilon": row.epsilon, "noise_floors": round(floors, 2)}
+        for factor, row in zip(_FLOORS, self.calibration.coverage, strict=True):
+            case = {"epsilon": row.epsilon, "noise_floors": factor}
             outcomes = [self.calibration.outcome(sample, row.epsilon) for sample in self.apart]
             held, shares = zip(*outcomes, strict=True)
             tools = [sample.tool for sample in self.apart]
@@ -105,6 +107,11 @@ class AgentCalibration:
                 cluster_share(prefilled, tools, case=case, metric="prefilled"),
                 cluster_mean(shares, tools, case=case, metric="recomputed"),
             ]
+            spliced = [
+                (well, tool) for well, tool, whole in zip(held, tools, prefilled, strict=True) if not whole
+            ]
+            if spliced:
+                found.append(cluster_share(*zip(*spliced, strict=True), case=case, metric="coverage_spliced"))
         return ResultFile.now("eval calibrate", found, settings=self.settings, threads=1)
 
 
@@ -170,19 +177,20 @@ def calibrate_agent(
     CalibrationError
         When there are too few samples for the quantile, or no depth fits.
     """
-    if prefixes % 2 or not prefixes:
-        raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
+    _insist(strategy, context, depths, budgets, prefixes)
     halves = _halves(trajectories, context) if trajectories is not None else ([], [])
     with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
         cases = cases or _chosen(engine, registry, calls, tools)
         behind = _context(engine, [case.tool for case in cases], system, context)
         plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
-        # Sample conversations have numbers of their own; of real ones, both halves begin with their first.
-        step = 2 if trajectories is not None else 1
-        live = [
-            live_prefix(engine, halves[number % 2], number // step, plan.depths[-1], system=system)
-            for number in range(len(plan.cases) * prefixes)
-        ]
+        live = _live(
+            engine,
+            halves,
+            n_cases=len(plan.cases),
+            prefixes=prefixes,
+            n_tokens=plan.depths[-1],
+            system=system,
+        )
         ending = message_ending(engine)
         facts: dict[str, Any] = {
             "fingerprint": engine.info.fingerprint,
@@ -191,6 +199,7 @@ def calibrate_agent(
             "strategy": strategy,
             "quantile": quantile,
         }
+    _insist_enough(live, quantile)
     folder = work or cache_dir() / "sweeps" / f"calibrate-{facts['context_hash'][:16]}-{strategy}"
     tasks = [
         SpliceTask(
@@ -198,9 +207,9 @@ def calibrate_agent(
             engine=plan.engine,
             folder=str((folder / "blocks").absolute()),
             server="",
-            case=plan.cases[number // prefixes],
-            prefix_name=name,
-            prefix=prefix,
+            case=plan.cases[part.case],
+            prefix_name=part.name,
+            prefix=part.tokens,
             depths=plan.depths,
             repairs=tuple(Repair.parse(f"{strategy}:{budget}") for budget in budgets),
             contexts=(_SWEPT[context],),
@@ -209,19 +218,24 @@ def calibrate_agent(
             ending=ending,
             system=system,
         )
-        for number, (name, prefix) in enumerate(live)
+        for part in live
     ]
     with Journal(folder) as journal:
         done = run_tasks(tasks, measure, journal, executor=executor, workers=workers, on_progress=on_progress)
-    if work is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    # Every other conversation of a tool is kept apart.
-    apart = [sample for task in done[1::2] for sample in _samples(task.rows)]
+    given, apart = (
+        [
+            sample
+            for part, task in zip(live, done, strict=True)
+            if part.half == half
+            for sample in _samples(task.rows)
+        ]
+        for half in range(2)
+    )
     sweep = SpliceSweep({}, [row for task in done for row in task.rows])
     floor = float(np.mean([row["dkl_mean"] for row in sweep.floors if row["budget"] == sweep.floor_schedule]))
-    calibration = Calibration.measured(
-        [sample for task in done[::2] for sample in _samples(task.rows)], noise_floor=floor, **facts
-    )
+    calibration = Calibration.measured(given, noise_floor=floor, **facts)
+    if work is None:
+        shutil.rmtree(folder, ignore_errors=True)
     coverage = tuple(calibration.covered(apart, factor * floor) for factor in _FLOORS)
     settings = {
         **facts,
@@ -247,6 +261,70 @@ def _chosen(
     real, own = read_cases(calls, registry) if calls is not None else ({}, [])
     found = choose_subjects(engine, registry=registry, cases=real, tools=own, n_tools=n_tools)
     return [subject.told for subject in found]
+
+
+def _insist(
+    strategy: str, context: CompileContext, depths: Sequence[int], budgets: Sequence[float], prefixes: int
+) -> None:
+    """Refuse what would be measured for nothing."""
+    if prefixes % 2 or prefixes < 1:
+        raise CalibrationError(f"{prefixes} prefixes", next_step="give an even number")
+    if not depths or min(depths) < 1:
+        raise CalibrationError(f"depths {list(depths)}", next_step="give at least one, and each at least 1")
+    if not budgets or not all(0 <= budget < PREFILL for budget in budgets):
+        raise CalibrationError(
+            f"budgets {list(budgets)}", next_step="give at least one, and each from 0 to below 1"
+        )
+    if strategy not in BUDGETED:
+        raise CalibrationError(
+            f"the repair {strategy!r} has no budget to calibrate",
+            next_step=f"choose one of {', '.join(BUDGETED)}",
+        )
+    if strategy == RepairKind.PROFILE and context != "typical":
+        raise CalibrationError(
+            f"a block compiled behind the context {context!r} has no profile",
+            next_step="calibrate behind typical conversations, or choose another repair",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A live prefix of one case; half 0 gives the bounds, and half 1 tells how they hold."""
+
+    case: int
+    half: int
+    name: str
+    tokens: tuple[int, ...]
+
+
+def _live(
+    engine: Engine,
+    halves: tuple[Sequence[Trajectory], Sequence[Trajectory]],
+    *,
+    n_cases: int,
+    prefixes: int,
+    n_tokens: int,
+    system: str,
+) -> list[_Live]:
+    """Return the prefixes of every case; where conversations are few, none of a case comes twice."""
+    found: dict[tuple[int, tuple[int, ...]], _Live] = {}
+    # Sample conversations have numbers of their own; of real ones, both halves begin with their first.
+    step = 2 if halves[0] else 1
+    for number in range(n_cases * prefixes):
+        case, half = number // prefixes, number % 2
+        name, tokens = live_prefix(engine, halves[half], number // step, n_tokens, system=system)
+        found.setdefault((case, tokens), _Live(case, half, name, tokens))
+    return list(found.values())
+
+
+def _insist_enough(live: Sequence[_Live], quantile: float) -> None:
+    least = least_samples(quantile)
+    found = min(sum(part.half == half for part in live) for half in range(2))
+    if found < least:
+        raise CalibrationError(
+            f"{found} conversations tell nothing of a quantile of {quantile:g}",
+            next_step=f"give more tools, prefixes or conversations, so that each half has {least}",
+        )
 
 
 def _halves(path: Path, context: CompileContext) -> tuple[list[Trajectory], list[Trajectory]]:

@@ -129,7 +129,8 @@ def cluster_share(
 
     A bootstrap of shares that are all 1 would pretend certainty. A cell counts as one trial, since its
     positions agree or differ together; where cells of a cluster do, too, the number of trials is divided by
-    the design effect, the clusters' variance over that of as many independent cells.
+    the design effect, the clusters' variance over that of as many independent cells. Shares that are all
+    alike show none, and a cluster counts as one trial.
     """
     from scipy.stats import norm
 
@@ -153,8 +154,10 @@ def _places(clusters: Sequence[object]) -> tuple[NDArray[np.intp], int]:
 def _design_effect(values: NDArray[np.float64], clusters: Sequence[object]) -> float:
     (place, n_clusters), n = _places(clusters), len(values)
     spread = float(values.var(ddof=1)) / n if n > 1 else 0.0
-    if n_clusters < 2 or spread == 0:  # noqa: PLR2004 - one cluster has no spread
+    if n_clusters < 2:  # noqa: PLR2004 - one cluster has no spread
         return 1.0
+    if spread == 0:
+        return n / n_clusters
     residuals = np.bincount(place, values - values.mean(), n_clusters)
     between = n_clusters / (n_clusters - 1) * float(residuals @ residuals) / n**2
     return max(1.0, between / spread)

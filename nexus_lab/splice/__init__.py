@@ -82,6 +82,7 @@ from nexus_lab.splice.splicer import (
     why_not,
 )
 from nexus_lab.splice.strategies import (
+    BUDGETED,
     Carried,
     Full,
     Leading,
@@ -105,6 +106,7 @@ from nexus_lab.splice.trials import (
 )
 
 __all__ = [
+    "BUDGETED",
     "CURVE",
     "DEFAULT_QUOTA",
     "OWN_TOKENS",

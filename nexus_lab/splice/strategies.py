@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nexus_lab.splice.base import RepairStrategy
 
 __all__ = [
+    "BUDGETED",
     "Carried",
     "Full",
     "Leading",
@@ -291,6 +292,10 @@ _BUDGETED: Mapping[str, Callable[..., RepairStrategy]] = {
     RepairKind.PROFILE: Sensitive,
     RepairKind.SCATTERED: Scattered,
 }
+
+
+BUDGETED = tuple(map(str, _BUDGETED))
+"""Names of the strategies that recompute a share of a block, as large as it is asked for."""
 
 
 def _checked(budget: float) -> float:

@@ -50,7 +50,13 @@ def test_half_of_the_conversations_give_the_bounds_and_half_hold_them(
     assert [row.n for row in calibration.coverage] == [1, 1, 1]
     assert all(row.prefilled <= row.covered <= row.n for row in calibration.coverage)
     metrics = [result.metric for result in found.results().results]
-    assert metrics == ["coverage", "prefilled", "recomputed"] * 3
+    assert [name for name in metrics if name != "coverage_spliced"] == [
+        "coverage",
+        "prefilled",
+        "recomputed",
+    ] * 3
+    # A prefill keeps every bound, so that what is spliced has a figure of its own.
+    assert metrics.count("coverage_spliced") == sum(row.prefilled < row.n for row in calibration.coverage)
     # It is found where the agent looks for it.
     (recipe,) = block_recipes(bundled_engine, [cases[0].tool], system=SYSTEM_PROMPT)
     save_calibration(calibration)
@@ -81,8 +87,9 @@ def test_one_conversation_cannot_both_give_the_bounds_and_hold_them(tmp_path: Pa
 
 def test_no_conversation_is_in_both_halves(tmp_path: Path):
     path = tmp_path / "talks.jsonl"
+    lost = "My bag is lost, and nobody tells me where it may be. " * 6
     talks = [
-        {"id": name, "messages": [{"role": "user", "content": f"I am {name}, and my bag is lost."}]}
+        {"id": name, "messages": [{"role": "user", "content": f"I am {name}. {lost}"}]}
         for name in ("Ann", "Ben", "Cid", "Dot", "Eve")
     ]
     path.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
@@ -107,7 +114,18 @@ def test_no_conversation_is_in_both_halves(tmp_path: Path):
 
 
 def test_what_cannot_be_calibrated_is_refused_before_anything_is_measured():
-    for options in ({"prefixes": 3}, {"prefixes": 0}, {"depths": (10**6,)}):
+    for options in (
+        {"prefixes": 3},
+        {"prefixes": 0},
+        {"prefixes": 2},  # one conversation for each half, and 0.95 wants 19
+        {"depths": (10**6,)},
+        {"depths": (0,)},
+        {"budgets": ()},
+        {"budgets": (1.0,)},
+        {"strategy": "full"},
+        {"strategy": "no_reanchor"},
+        {"strategy": "profile"},
+    ):
         with pytest.raises(CalibrationError) as caught:
             calibrate_agent(cases=SPLICE_CASES[:1], **options)
         assert caught.value.next_step
