@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from nexus_lab.cli import main
 from nexus_lab.cli._app import app
 from nexus_lab.cli._output import plain
 from nexus_lab.cli.profile import _meanings
-from nexus_lab.cli.run import _approve
+from nexus_lab.cli.run import _approve, _Declines
 from nexus_lab.registry import ToolSpec
 from nexus_lab.settings import Profile, save_profile
 
@@ -133,6 +134,18 @@ def test_where_nobody_can_be_asked_nothing_is_approved(monkeypatch):
     with pytest.raises(ApprovalRefused, match="delete may change something") as caught:
         _approve(yes=False)(ToolSpec("delete", "", {}), {})
     assert "--yes" in caught.value.next_step
+
+
+@pytest.mark.parametrize(("everything", "lines"), [(False, 2), (True, 3)])
+def test_a_request_for_too_much_is_told_each_time_and_a_decline_of_an_endpoint_once(
+    capsys, everything, lines
+):
+    observer = _Declines(everything=everything)
+    for code in ("too_many_things", "remote_no_splice", "remote_no_splice", "too_many_things"):
+        said = {"code": code, "reason": "because", "instead": "something else"}
+        observer.on_event(SimpleNamespace(status="declined", attributes=said))
+    observer.on_event(SimpleNamespace(status="ok", attributes={"code": "too_many_things"}))
+    assert len(capsys.readouterr().out.splitlines()) == lines
 
 
 def test_a_profile_can_be_changed_and_shown(tmp_path):
