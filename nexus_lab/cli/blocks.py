@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from nexus_lab.cli._options import Context, Flash, Model, Threads
+from nexus_lab.cli._options import Adapter, Context, Flash, Model, Threads
 from nexus_lab.cli._output import console, plain
 from nexus_lab.cli._progress import bar, told_when_stopped
 from nexus_lab.errors import NexusError
@@ -54,6 +54,7 @@ System = Annotated[
 def build(
     file: Annotated[Path, typer.Argument(help="Tools: a saved registry, a tool list or OpenAPI.")],
     model: Model = "bundled",
+    adapter: Adapter = None,
     context: Annotated[
         Context, typer.Option(help="Compile behind nothing, the system prompt, or typical conversations.")
     ] = (Context.SYSTEM),
@@ -90,7 +91,10 @@ def build(
         raise RegistryError(f"{file} lists no tools", next_step="add some with nexus-lab registry add")
     if conversations is not None:
         _take_conversations(conversations, context)
-    with Engine.load(model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention) as engine:
+    loading = Engine.load(
+        model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention, adapter=adapter
+    )
+    with loading as engine:
         library = BlockLibrary(engine, quota=room)
         recipes = block_recipes(engine, tools, system=_system(system), context=context.value)
         with told_when_stopped("the blocks compiled so far are kept"), bar("compiling") as tell:
@@ -122,9 +126,11 @@ def _take_conversations(given: str, context: Context) -> None:
 
 
 @app.command("list")
-def list_(registry: Tools = None, model: MaybeModel = None, threads: Threads = None) -> None:
+def list_(
+    registry: Tools = None, model: MaybeModel = None, adapter: Adapter = None, threads: Threads = None
+) -> None:
     """List the blocks of all models, the one used last first."""
-    reports = _survey(registry, model, threads, verify=False)
+    reports = _survey(registry, model, adapter, threads, verify=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     if registry is not None:
         table.add_column("tool", overflow="fold")
@@ -150,14 +156,16 @@ def list_(registry: Tools = None, model: MaybeModel = None, threads: Threads = N
 
 
 @app.command()
-def check(registry: Tools = None, model: MaybeModel = None, threads: Threads = None) -> None:
+def check(
+    registry: Tools = None, model: MaybeModel = None, adapter: Adapter = None, threads: Threads = None
+) -> None:
     """Read every block whole, and name those that are of no use.
 
     Exits with 1 when one is damaged.
     """
     from nexus_lab.splice import BlockState
 
-    reports = _survey(registry, model, threads, verify=True)
+    reports = _survey(registry, model, adapter, threads, verify=True)
     for report in reports:
         if report.state is not BlockState.WHOLE:
             tool = f" ({report.tool})" if report.tool else ""
@@ -185,6 +193,7 @@ def clean(
     ] = None,
     registry: Tools = None,
     model: MaybeModel = None,
+    adapter: Adapter = None,
     threads: Threads = None,
     *,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged and unfinished files.")] = False,
@@ -209,7 +218,7 @@ def clean(
     wanted = {BlockState.DAMAGED, BlockState.UNFINISHED} if damaged else set()
     wanted |= {BlockState.STALE} if stale else set()
     wanted |= {BlockState.FOREIGN} if foreign else set()
-    reports = _survey(registry, model, threads, verify=damaged)
+    reports = _survey(registry, model, adapter, threads, verify=damaged)
     _insist_on_one(of or (), reports)
     gone = [report for report in reports if report.state in wanted or _is_of(report, of or ())]
     if room is not None:
@@ -223,20 +232,20 @@ def clean(
 
 
 def _survey(
-    registry: Path | None, model: str | None, threads: int | None, *, verify: bool
+    registry: Path | None, model: str | None, adapter: Path | None, threads: int | None, *, verify: bool
 ) -> tuple[BlockReport, ...]:
     from nexus_lab.splice import library_root, survey
 
-    with _compared(registry, model, threads) as (engine, tools), bar("reading") as tell:
+    with _compared(registry, model, adapter, threads) as (engine, tools), bar("reading") as tell:
         return survey(library_root(), engine=engine, tools=tools, verify=verify, on_progress=tell)
 
 
 @contextmanager
 def _compared(
-    registry: Path | None, model: str | None, threads: int | None
+    registry: Path | None, model: str | None, adapter: Path | None, threads: int | None
 ) -> Iterator[tuple[Engine | None, dict[tuple[int, ...], str] | None]]:
     """Lend the model and the tools that blocks are told by, where there are any."""
-    if registry is None and model is None:
+    if registry is None and model is None and adapter is None:
         yield None, None
         return
     from nexus_lab.agent.blocks import block_recipes
@@ -244,7 +253,7 @@ def _compared(
     from nexus_lab.registry import load_registry
 
     listed = load_registry(registry).tools if registry is not None else None
-    with Engine.load(model or "bundled", n_ctx=_N_CTX, threads=threads) as engine:
+    with Engine.load(model or "bundled", n_ctx=_N_CTX, threads=threads, adapter=adapter) as engine:
         if listed is None:
             yield engine, None
             return
