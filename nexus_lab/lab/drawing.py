@@ -26,6 +26,7 @@ __all__ = [
     "called",
     "chosen",
     "el",
+    "frame_height",
     "html_of",
     "note",
     "one_line",
@@ -276,6 +277,50 @@ def op_mark(
     ]
 
 
+# -- how high a frame has to be ------------------------------------------------------------------------------
+
+_LEAST_HIGH, _MOST_HIGH = 140, 960
+_HEADINGS = 72
+_LINE, _ROW, _FORM, _GAP = 19, 29, 44, 8
+_CHARACTERS = 96  # of a line, in the narrowest cell of a notebook
+_BLOCKS = frozenset(["div", "p", "h3", "h4", "svg", "details", "table"])
+
+
+def frame_height(element: Element) -> int:
+    """Return about how many pixels a drawing needs on a page of its own, which cannot say so by itself.
+
+    What is folded counts as folded. A drawing that is very high is scrolled within its frame.
+    """
+    return min(_MOST_HIGH, max(_LEAST_HIGH, _HEADINGS + round(_high(element))))
+
+
+def _high(element: Element) -> float:
+    if element.tag == "svg":
+        return float(element.get("height") or 0)
+    if element.tag == "table":
+        return sum(map(_row_high, element.iter("tr"))) + _LINE
+    if element.tag == "details" and element.get("open") is None:
+        return _ROW
+    if "row" in (element.get("class") or "").split():
+        return _FORM
+    blocks = [child for child in element if child.tag in _BLOCKS]
+    inline = (element.text or "", *(_inline(child) for child in element))
+    lines = -(-sum(map(len, inline)) // _CHARACTERS)
+    own = _LINE * lines + (_LINE // 2 if element.tag in {"p", "h3", "h4"} else 0)
+    return own + sum(_high(child) + _GAP for child in blocks)
+
+
+def _inline(element: Element) -> str:
+    """Return the text of an element that stands within a line, with what follows it."""
+    own = "" if element.tag in _BLOCKS else "".join(element.itertext())
+    return own + (element.tail or "")
+
+
+def _row_high(row: Element) -> float:
+    drawn = max((float(item.get("height") or 0) for item in row.iter("svg")), default=0.0)
+    return _ROW + drawn
+
+
 # -- a drawing -----------------------------------------------------------------------------------------------
 
 
@@ -304,7 +349,7 @@ class Drawing:
         from nexus_lab.lab.static_html import embedded, page
 
         document = page(self.title, [f"<section>{self.to_html()}</section>"], small=True)
-        return embedded(document, height=360)
+        return embedded(document, height=frame_height(self.element()))
 
     def __str__(self) -> str:
         return visible(self.to_text())

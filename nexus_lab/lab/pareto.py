@@ -140,7 +140,9 @@ class ParetoFront(Drawing):
         up = axis_for((value for value in nlls if value is not None), _LOW, _TOP, "NLL, nats per token")
         numbers = {id(point): place for place, point in enumerate(self.front, start=1)}
         bars = [bar for point in self.points for bar in _bars(point, across, up)]
-        marks = [mark for point in self.points for mark in _mark(point, across, up, numbers.get(id(point)))]
+        # Those of the front last, so that none of equal figures hides their numbers.
+        points = sorted(self.points, key=lambda point: point.on_front)
+        marks = [mark for point in points for mark in _mark(point, across, up, numbers.get(id(point)))]
         return el(
             "svg",
             *axes(across, up),
