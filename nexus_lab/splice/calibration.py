@@ -198,8 +198,13 @@ class Calibration:
         Raises
         ------
         CalibrationError
-            When a depth has too few samples.
+            When there are no samples, or a depth has too few.
         """
+        if not samples:
+            raise CalibrationError(
+                "no block was spliced under the repair to calibrate",
+                next_step="choose one that the blocks allow: profile needs several conversations behind them",
+            )
         by_cell: dict[tuple[int, float], list[float]] = {}
         for sample in samples:
             for budget, dkl in sample.dkl.items():

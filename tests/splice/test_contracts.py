@@ -162,6 +162,9 @@ def test_samples_kept_apart_say_how_a_bound_holds():
     facts = {"fingerprint": "f", "context_hash": "c", "flash_attention": False, "strategy": "leading"}
     found = Calibration.measured(_samples(1.0), quantile=0.75, noise_floor=0.01, **facts)
     assert (found.n_tokens_min, found.n_tokens_max, len(found.cells)) == (150, 170, 4)
+    with pytest.raises(CalibrationError, match="no block") as caught:
+        Calibration.measured([], quantile=0.75, noise_floor=0.01, **facts)
+    assert caught.value.next_step
     same = found.covered(_samples(1.0), 0.2)
     assert (same.n, same.covered, same.prefilled, same.recomputed) == (6, 6, 0, 0.25)
     worse = found.covered(_samples(1.5), 0.2)
