@@ -223,8 +223,18 @@ class OpTree:
         return TreeMatch(ops, op_tokens, tokens, complete, node)
 
     def source(self, match: TreeMatch, tiers: Tier) -> str | None:
-        """Return an entry in one of `tiers` whose state begins with what matched and only grew behind it."""
-        return self._entries.get(self._tree.source(match.node, tiers), (None,))[0]
+        """Return an entry in one of `tiers` whose state begins with what matched and only grew behind it.
+
+        Raises
+        ------
+        TreeError
+            When what matched has been evicted since.
+        """
+        try:
+            node = self._tree.source(match.node, tiers)
+        except IndexError as error:
+            raise TreeError(f"what matched is gone: {error}", next_step="match again") from error
+        return self._entries.get(node, (None,))[0]
 
     def held(self, program: CacheProgram, tiers: Tier) -> tuple[CacheProgram, str] | None:
         """Return the longest beginning of `program` that an entry in one of `tiers` has the state of.

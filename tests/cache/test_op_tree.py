@@ -122,6 +122,28 @@ def test_a_source_only_grew_behind_what_matched():
     assert tree.source(tree.match(start), Tier.HOST) == start.append((9,)).id
 
 
+def test_what_matched_and_was_evicted_is_told():
+    tree = OpTree()
+    program = CacheProgram().append(range(9))
+    tree.insert(program, Tier.HOST)
+    found = tree.match(program)
+    tree.evict()
+    with pytest.raises(TreeError, match="gone"):
+        tree.source(found, Tier.HOST)
+
+
+def test_programs_can_be_walked_while_they_come_and_go():
+    tree = OpTree()
+    for number in range(9):
+        tree.insert(CacheProgram().append((number, 1)), Tier.HOST)
+    seen = []
+    for program_id in tree:
+        seen.append(program_id)
+        tree.evict()
+        tree.insert(CacheProgram().append((100 + len(seen), 1)), Tier.HOST)
+    assert len(set(seen)) == 9
+
+
 def test_what_is_not_there_is_refused_with_a_next_step():
     tree = OpTree(20)
     program = CacheProgram().append(range(4))
