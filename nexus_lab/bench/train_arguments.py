@@ -162,17 +162,19 @@ def train_arguments(
             f"nothing was learned: the loss on the held rows went {done.held}",
             next_step="give more cases, or more minutes",
         )
-    tell("reading the rows kept apart", 1.0)
-    shares["with"] = _rounded(rates(tuned, lists.apart))
-    path = draft.write(done).path
-    with Engine.load(model, n_ctx=2 * _LONGEST, threads=threads, adapter=path) as engine:
-        try:
+    trained = draft.write(done)
+    try:
+        tell("reading the rows kept apart", 1.0)
+        shares["with"] = _rounded(rates(tuned, lists.apart))
+        with Engine.load(model, n_ctx=2 * _LONGEST, threads=threads, adapter=trained.path) as engine:
             distances["with"] = _checked(_engine_logits(engine, probe), tuned, probe, "the adapter")
-        except Disagreement:
-            draft.take_back(path)
-            raise
-        tell("weighing calls with the adapter", 1.0)
-        scoring = fit_word(lists.unseen, CallScorer(engine, mode=mode))
+            tell("weighing calls with the adapter", 1.0)
+            scoring = fit_word(lists.unseen, CallScorer(engine, mode=mode))
+    except KeyboardInterrupt:
+        return trained
+    except Disagreement:
+        draft.take_back(trained.path)
+        raise
     return draft.write(done, scoring)
 
 

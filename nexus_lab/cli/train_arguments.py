@@ -151,11 +151,15 @@ def _tell(path: Path, card: Mapping[str, Any]) -> None:
     if not done["finished"]:
         lines.append("stopped; the best adapter so far is kept")
     lines.append(f"loss on {learned['rows_held']} held rows: {done['held'][0]} to {min(done['held'])}")
-    if count := apart["without"]["rows"]:
-        without, beside = apart["without"]["answers"], apart["with"]["answers"]
+    if "with" in apart and apart["with"]["rows"]:
+        count, share = apart["with"]["rows"], apart["with"]["answers"]
+        without = apart["without"]["answers"]
         lines.append(
-            f"answers right to the last token, of {count} kept apart: {beside:.0%}, without it {without:.0%}"
+            f"answers right to the last token, of {count} kept apart: {share:.0%}, without it {without:.0%}"
         )
+    if card["scoring"] is not None:
+        weight = card["scoring"]["likelihood"]
+        lines.append(f"its word on calls that the evidence leaves close counts {max(weight, 0.0):.3f}")
     lines += [
         f"wrote {path}, {card['bytes'] / 1e6:.1f} MB",
         f"try it: nexus-lab eval arguments --adapter {shlex.quote(str(path))} --cases …",

@@ -241,6 +241,17 @@ def test_ctrl_c_keeps_the_best_so_far(model_path: Callable[[str], Path], tmp_pat
 
 
 @needs_extra
+def test_ctrl_c_while_calls_are_weighed_keeps_the_adapter(model_path: Callable[[str], Path], tmp_path: Path):
+    stop = Stopper("weighing", 1)
+    trained = train_arguments(
+        exercises(), model=model_path("plain"), folder=tmp_path, recipe=RECIPE, threads=1, on_progress=stop
+    )
+    assert trained.path.is_file()
+    assert trained.card["scoring"] is None
+    assert trained.card["done"]["finished"] is True
+
+
+@needs_extra
 def test_ctrl_c_before_anything_was_learned_leaves_nothing(model_path: Callable[[str], Path], tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         train_arguments(
