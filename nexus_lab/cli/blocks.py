@@ -45,6 +45,15 @@ MaybeModel = Annotated[
         help="Say what does not fit this model, named as for build; with --registry it is bundled.",
     ),
 ]
+NCtx = Annotated[
+    int,
+    typer.Option(
+        "--n-ctx",
+        min=1,
+        metavar="N",
+        help="Context of the agent, in tokens; some models turn their keys by it (LongRoPE).",
+    ),
+]
 System = Annotated[
     str | None, typer.Option(metavar="TEXT", help="The system prompt itself; the agent's by default.")
 ]
@@ -73,6 +82,7 @@ def build(
             metavar="SIZE", help="Room for the blocks of all models, such as 500MB; none is no limit."
         ),
     ] = "4GiB",
+    n_ctx: NCtx = _N_CTX,
     threads: Threads = None,
     *,
     flash_attention: Flash = False,
@@ -92,7 +102,7 @@ def build(
     if conversations is not None:
         _take_conversations(conversations, context)
     loading = Engine.load(
-        model, n_ctx=_N_CTX, threads=threads, flash_attention=flash_attention, adapter=adapter
+        model, n_ctx=n_ctx, threads=threads, flash_attention=flash_attention, adapter=adapter
     )
     with loading as engine:
         library = BlockLibrary(engine, quota=room)
@@ -127,10 +137,14 @@ def _take_conversations(given: str, context: Context) -> None:
 
 @app.command("list")
 def list_(
-    registry: Tools = None, model: MaybeModel = None, adapter: Adapter = None, threads: Threads = None
+    registry: Tools = None,
+    model: MaybeModel = None,
+    adapter: Adapter = None,
+    n_ctx: NCtx = _N_CTX,
+    threads: Threads = None,
 ) -> None:
     """List the blocks of all models, the one used last first."""
-    reports = _survey(registry, model, adapter, threads, verify=False)
+    reports = _survey(registry, model, adapter, n_ctx, threads, verify=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     if registry is not None:
         table.add_column("tool", overflow="fold")
@@ -157,7 +171,11 @@ def list_(
 
 @app.command()
 def check(
-    registry: Tools = None, model: MaybeModel = None, adapter: Adapter = None, threads: Threads = None
+    registry: Tools = None,
+    model: MaybeModel = None,
+    adapter: Adapter = None,
+    n_ctx: NCtx = _N_CTX,
+    threads: Threads = None,
 ) -> None:
     """Read every block whole, and name those that are of no use.
 
@@ -165,7 +183,7 @@ def check(
     """
     from nexus_lab.splice import BlockState
 
-    reports = _survey(registry, model, adapter, threads, verify=True)
+    reports = _survey(registry, model, adapter, n_ctx, threads, verify=True)
     for report in reports:
         if report.state is not BlockState.WHOLE:
             tool = f" ({report.tool})" if report.tool else ""
@@ -194,6 +212,7 @@ def clean(
     registry: Tools = None,
     model: MaybeModel = None,
     adapter: Adapter = None,
+    n_ctx: NCtx = _N_CTX,
     threads: Threads = None,
     *,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged and unfinished files.")] = False,
@@ -218,7 +237,7 @@ def clean(
     wanted = {BlockState.DAMAGED, BlockState.UNFINISHED} if damaged else set()
     wanted |= {BlockState.STALE} if stale else set()
     wanted |= {BlockState.FOREIGN} if foreign else set()
-    reports = _survey(registry, model, adapter, threads, verify=damaged)
+    reports = _survey(registry, model, adapter, n_ctx, threads, verify=damaged)
     _insist_on_one(of or (), reports)
     gone = [report for report in reports if report.state in wanted or _is_of(report, of or ())]
     if room is not None:
@@ -232,17 +251,23 @@ def clean(
 
 
 def _survey(
-    registry: Path | None, model: str | None, adapter: Path | None, threads: int | None, *, verify: bool
+    registry: Path | None,
+    model: str | None,
+    adapter: Path | None,
+    n_ctx: int,
+    threads: int | None,
+    *,
+    verify: bool,
 ) -> tuple[BlockReport, ...]:
     from nexus_lab.splice import library_root, survey
 
-    with _compared(registry, model, adapter, threads) as (engine, tools), bar("reading") as tell:
+    with _compared(registry, model, adapter, n_ctx, threads) as (engine, tools), bar("reading") as tell:
         return survey(library_root(), engine=engine, tools=tools, verify=verify, on_progress=tell)
 
 
 @contextmanager
 def _compared(
-    registry: Path | None, model: str | None, adapter: Path | None, threads: int | None
+    registry: Path | None, model: str | None, adapter: Path | None, n_ctx: int, threads: int | None
 ) -> Iterator[tuple[Engine | None, dict[tuple[int, ...], str] | None]]:
     """Lend the model and the tools that blocks are told by, where there are any."""
     if registry is None and model is None and adapter is None:
@@ -253,7 +278,7 @@ def _compared(
     from nexus_lab.registry import load_registry
 
     listed = load_registry(registry).tools if registry is not None else None
-    with Engine.load(model or "bundled", n_ctx=_N_CTX, threads=threads, adapter=adapter) as engine:
+    with Engine.load(model or "bundled", n_ctx=n_ctx, threads=threads, adapter=adapter) as engine:
         if listed is None:
             yield engine, None
             return

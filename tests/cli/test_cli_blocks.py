@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tiny_models import _long_rope, write_model
 
 from nexus_lab.cli import blocks as cli
 from nexus_lab.errors import NexusError
@@ -120,6 +121,15 @@ def test_a_context_of_its_own_makes_blocks_of_their_own(shell: Shell):
     listed = shell.run("list", "--registry", shell.tools)
     assert listed.count("find_train") == 4
     assert "4 blocks" in listed
+
+
+def test_blocks_are_of_the_context_that_an_agent_has_where_keys_turn_by_it(shell: Shell, tmp_path: Path):
+    path = write_model(tmp_path / "turns.gguf", *_long_rope(8192))
+    shell.write(TOOLS[:1])
+    assert "1 compiled" in shell.build("--model", path, "--n-ctx", 16384)
+    assert "1 foreign" in shell.run("check", "--model", path)
+    assert "1 whole" in shell.run("check", "--model", path, "--n-ctx", 16384)
+    assert "removed 0 blocks" in shell.run("clean", "--foreign", "--model", path, "--n-ctx", 16384)
 
 
 def test_conversations_of_ones_own_are_kept_and_make_blocks_of_their_own(shell: Shell, tmp_path: Path):
