@@ -209,6 +209,13 @@ class Agent(TurnLoop):
         first = self.conversation.messages[:1]
         return self.conversation.tokens[: first[0].stop if first and first[0].role == "system" else 0]
 
+    def persist(self) -> int:
+        """Write the states that conversations ended in to disk, where there is one; returns how many.
+
+        Runs nothing, so that it can be called when the process ends, and the engine takes no work any more.
+        """
+        return self._store.persist()
+
     def close(self) -> None:
         """Give the sequences back, warm ones included. Engine and servers stay as they are.
 

@@ -240,8 +240,10 @@ class Crew:
     def leave(self) -> None:
         """Finish the record and write what the agent keeps, when the process ends; waits for no job."""
         self.end_run()
-        if self._desk.driver.state.label is None:
-            self._end_agent()
+        agent = self._desk.agent
+        if agent is not None and self._desk.driver.state.label is None:
+            agent.persist()
+        self._leave_disk()
 
     # -- turns and their record ---------------------------------------------------------------------------
 

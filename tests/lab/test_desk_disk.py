@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from told_tools import ask, told_desk
 
-from nexus_lab.cache import StartKind, Tier
+from nexus_lab.cache import SnapshotDisk, StartKind, Tier
 from nexus_lab.cache.disk import snapshots_folder
 from nexus_lab.lab.desk import _finish_records
 from nexus_lab.trace import read_session
@@ -122,6 +126,43 @@ def test_what_nobody_closed_is_written_when_the_process_ends(bundled_engine, tmp
         ask(desk)
         assert ".snapshot" not in files()
         _finish_records()
-        assert desk.agent is None
         assert files().count(".snapshot") == 1
+        with SnapshotDisk(desk.agent._store.disk.folder) as taken:  # nobody has it any more
+            assert len(taken) == 1
     assert bundled_engine.used_cells() == 0
+
+
+_SESSION = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from desk_tools import WordEmbedder, raw_config
+from told_tools import ToldRouter, ask, fixed_spec, settle
+from nexus_lab.lab.desk import Desk
+from nexus_lab.registry import McpServer, Registry, Toolbox
+from nexus_lab.settings import Profile
+server = McpServer(raw_config())
+server.start()
+desk = Desk(
+    model="bundled",
+    tools=Toolbox([server], Registry.of([fixed_spec("hello")], name="test")),
+    profile=Profile(max_tokens=24, answer_tokens=8, threads=1),
+    session=Path(sys.argv[1]) / "here.nexus",
+    embedder=WordEmbedder(),
+    n_ctx=1024,
+)
+settle(desk)
+desk.agent.router = ToldRouter(desk.registry)
+print("reused", ask(desk).reused_tokens)
+"""
+
+
+def test_a_process_that_just_ends_leaves_its_states_to_the_next(tmp_path):
+    here = Path(__file__).parent
+    arguments = [sys.executable, "-c", _SESSION, str(tmp_path), str(here), str(here.parent)]
+    told = [
+        subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=240).stdout.split()
+        for _ in range(2)
+    ]
+    assert told[0] == ["reused", "0"]
+    assert int(told[1][1]) > 10
