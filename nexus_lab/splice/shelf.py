@@ -89,6 +89,8 @@ def unlink(path: Path) -> None:
 def trim(root: Path, quota: int, *, spared: Collection[tuple[int, int]] = ()) -> tuple[BlockEntry, ...]:
     """Remove the blocks used longest ago until the rest takes at most `quota` bytes.
 
+    What cannot be removed, such as another user's file, is passed over.
+
     Parameters
     ----------
     spared
@@ -105,9 +107,10 @@ def trim(root: Path, quota: int, *, spared: Collection[tuple[int, int]] = ()) ->
         if total <= quota:
             break
         if entry.identity not in spared:
-            unlink(entry.path)
-            gone.append(entry)
-            total -= entry.nbytes
+            with suppress(OSError):
+                unlink(entry.path)
+                gone.append(entry)
+                total -= entry.nbytes
     return tuple(gone)
 
 

@@ -111,6 +111,17 @@ def test_a_file_counts_once_when_two_trim_at_once(library: BlockLibrary, words: 
     assert [entry.path for entry in gone] == [library.path(library.address(words[1]))]
 
 
+def test_what_cannot_be_removed_stops_no_compile(narrow: BlockLibrary, words: list[tuple[int, ...]]):
+    stuck = narrow.folder / "stuck.atb"
+    stuck.mkdir()
+    (stuck / "file").write_bytes(b"x")
+    touch(stuck, used_ns=1)
+    for tokens in words[:3]:
+        assert narrow.get_or_compile(tokens).tokens == tokens
+    assert stuck.exists()
+    assert _there(narrow, *words) == [False, False, True, False]
+
+
 def test_using_a_block_leaves_its_modification_time(library: BlockLibrary, words: list[tuple[int, ...]]):
     block = library.get_or_compile(words[0])
     touch(block.path, used_ns=10**18)
