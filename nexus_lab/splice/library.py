@@ -66,9 +66,10 @@ class _Open:
 class BlockLibrary:
     """The blocks of one model.
 
-    A block's address covers its tokens, its context, the model, the rotation, the cache layout and the size of
-    decode calls, so that anything else is another block. Files appear whole, by renaming, and of two processes that want the same
-    block one compiles it and the other waits. An open block keeps the file it was read from.
+    A block's address covers its tokens, its context, the model, the rotation, the cache layout and the size
+    of decode calls, so that anything else is another block. Files appear whole, by renaming, and of two
+    processes that want the same block one compiles it and the other waits. An open block keeps the file it
+    was read from.
 
     Every compile keeps the folder within its quota: the blocks used longest ago go, of whatever model, but
     never one that this process has open. Another process that has one open keeps it, too, until it closes it.
@@ -80,8 +81,8 @@ class BlockLibrary:
     root
         Folder of the blocks of all models; by default that in the package's data folder.
     quota
-        Bytes that all of them may take, by the lengths of their files, which have holes and take less on disk;
-        ``None`` sets no limit.
+        Bytes that all of them may take, by the lengths of their files, which have holes and take less on
+        disk; ``None`` sets no limit.
     """
 
     def __init__(
