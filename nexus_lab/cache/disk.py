@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import logging
 import os
 import re
-import struct
-import zipfile
-import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nexus_lab.cache.base import BatchSchedule, DecodeBatch, DecodeKind
-from nexus_lab.cache.program import CacheProgram
-from nexus_lab.cache.row_map import RowMap
-from nexus_lab.cache.snapshots import Snapshot
-from nexus_lab.cache.state import fold
+from nexus_lab.cache.disk_index import cut_index, index_header, pack_index, read_index, unpack_index
 from nexus_lab.engine import SequenceState, StateMismatch
 from nexus_lab.engine.state import state_buffer
 from nexus_lab.errors import NexusError
@@ -40,7 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nexus_lab._core import BuddyArena
+    from nexus_lab.cache.program import CacheProgram
     from nexus_lab.cache.row_map import RowChunk
+    from nexus_lab.cache.snapshots import Snapshot
     from nexus_lab.engine import Engine
 
     Builder = Callable[[BuddyArena], SequenceState]
@@ -58,30 +52,12 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_DISK_BYTES = 2 * 2**30
-_DIGEST = 32
 LOCK = "lock"
 OWNER = ".owner"
 _OWN = re.compile(r"[0-9a-f]{64}\.(?:rows|snapshot)|\.[0-9a-f]{64}\.(?:rows|snapshot)\..+")
 _ATTEMPTS = 8
 _PRIVATE = 0o700
-_KINDS = tuple(DecodeKind)
-_ROWS = (("chunk", np.int32), ("row", np.int32), ("turns", np.uint16))
 _COUNTS = ("written", "read", "refused", "corrupt", "evicted", "orphans")
-# What reading a file of another version, whose hash agrees all the same, can fail with.
-_FOREIGN = (
-    NexusError,
-    LookupError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,  # such as a packing that is not known, or too deep a nesting
-    MemoryError,
-    EOFError,
-    OSError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class DiskInUse(NexusError):
@@ -215,7 +191,7 @@ class SnapshotDisk:
         program_id = snapshot.program.id
         buffers = {_name(chunk): _buffer(chunk) for chunk in snapshot.rows.chunks}
         names = tuple(_name(chunk) for chunk in snapshot.rows.chunks)
-        index = _packed(snapshot, names)
+        index = pack_index(snapshot, names)
         needed = len(index) + sum(buffer.nbytes for buffer in buffers.values())
         if needed > self.max_bytes:
             self._counts["refused"] += 1
@@ -237,7 +213,11 @@ class SnapshotDisk:
         return True, gone
 
     def read(
-        self, program_id: str, adopt: Callable[[list[Builder]], list[RowChunk] | None]
+        self,
+        program_id: str,
+        adopt: Callable[[list[Builder]], list[RowChunk] | None],
+        *,
+        part: CacheProgram | None = None,
     ) -> Snapshot | None:
         """Read a snapshot back; None when it is damaged, `adopt` has no room, or the folder is closed.
 
@@ -247,25 +227,30 @@ class SnapshotDisk:
         ----------
         adopt
             Makes chunks of what builds their rows in an arena.
+        part
+            The beginning that is wanted, which the program only grew behind: only its rows are read, and the
+            result is its snapshot, without logits. None for all.
         """
         if self.closed:
             return None
-        kept = self._kept[program_id]
-        index = _checked(self._index_file(program_id))
-        rows = [_rows(self._rows_file(name), name) for name in kept.rows]
-        if index is None or any(item is None for item in rows):
-            bad = [name for name, item in zip(kept.rows, rows, strict=True) if item is None]
-            self._lose(program_id, bad)
+        index = read_index(self._index_file(program_id))
+        if index is not None and part is not None:
+            index = cut_index(index, part)
+        header = None if index is None else index_header(index)
+        names = () if header is None else header[1]
+        rows = [_rows(self._rows_file(name), name) for name in names]
+        if index is None or header is None or any(item is None for item in rows):
+            self._lose(program_id, [name for name, item in zip(names, rows, strict=True) if item is None])
             return None
         self._kept[program_id] = self._kept.pop(program_id)  # used last: room is made in place of others
         try:
             chunks = adopt([_builder(item) for item in rows if item is not None])
         except StateMismatch:
-            self._lose(program_id, list(kept.rows))
+            self._lose(program_id, list(names))
             return None
         if chunks is None:
             return None
-        snapshot = _unpacked(index, tuple(chunks))
+        snapshot = unpack_index(index, tuple(chunks))
         if snapshot is None:
             self._lose(program_id, [])
             return None
@@ -410,14 +395,13 @@ def _delete(path: Path) -> None:
 
 def _kept(path: Path) -> _Kept | None:
     """Return what an index file says; None when it is damaged, of another version, or another program's."""
-    index = _checked(path)
+    index = read_index(path)
     if index is None:
         return None
-    try:
-        program, rows = _header(index)
-    except _FOREIGN:
+    found = index_header(index)
+    if found is None or found[0].id != path.stem:
         return None
-    return _Kept(program, rows, path.stat().st_size) if program.id == path.stem else None
+    return _Kept(*found, path.stat().st_size)
 
 
 def _buffer(chunk: RowChunk) -> NDArray[np.uint8]:
@@ -445,80 +429,3 @@ def _rows(path: Path, name: str) -> NDArray[np.uint8] | None:
     except OSError:
         return None
     return rows if hashlib.sha256(rows.data).hexdigest() == name else None
-
-
-def _checked(path: Path) -> dict[str, NDArray[Any]] | None:
-    """Read an index file; None when its hash does not agree, or it is no archive of arrays."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-        return None
-    try:
-        with np.load(io.BytesIO(data[_DIGEST:]), allow_pickle=False) as arrays:
-            return dict(arrays)
-    except _FOREIGN:
-        return None
-
-
-def _packed(snapshot: Snapshot, names: tuple[str, ...]) -> bytes:
-    rows, logits = snapshot.rows, snapshot.logits
-    batches = [(_KINDS.index(b.kind), b.start, b.count) for b in snapshot.schedule.batches]
-    arrays = {
-        "program": np.frombuffer(snapshot.program.to_json().encode(), np.uint8),
-        "names": np.frombuffer("".join(names).encode(), np.uint8),
-        "chunk": rows.chunk,
-        "row": rows.row,
-        "turns": rows.turns,
-        "schedule": np.array(batches, np.int64).reshape(-1, 3),
-        **({} if logits is None else {"logits": logits}),
-    }
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    data = file.getvalue()
-    return hashlib.sha256(data).digest() + data
-
-
-def _header(index: dict[str, NDArray[Any]]) -> tuple[CacheProgram, tuple[str, ...]]:
-    names = index["names"].tobytes().decode()
-    width = 2 * _DIGEST
-    rows = tuple(names[i : i + width] for i in range(0, len(names), width))
-    return CacheProgram.from_json(index["program"].tobytes().decode()), rows
-
-
-def _unpacked(index: dict[str, NDArray[Any]], chunks: tuple[RowChunk, ...]) -> Snapshot | None:
-    """Return the snapshot that an index file and its rows make; None when it is of another version."""
-    try:
-        program, _ = _header(index)
-        batches = [
-            DecodeBatch(_KINDS[kind], start, count) for kind, start, count in index["schedule"].tolist()
-        ]
-        rows = RowMap(chunks, *(index[name].astype(kind, casting="same_kind") for name, kind in _ROWS))
-        found = Snapshot(program, fold(program), rows, index.get("logits"), BatchSchedule(tuple(batches)))
-        return found if _sound(found) else None
-    except _FOREIGN:
-        return None
-
-
-def _sound(snapshot: Snapshot) -> bool:
-    """Whether a snapshot that was read has a row for each active token, in the chunks that there are."""
-    rows, logits = snapshot.rows, snapshot.logits
-    if any(part.shape != (len(snapshot.state),) for part in (rows.chunk, rows.row, rows.turns)):
-        return False
-    if logits is not None and (logits.ndim != 1 or logits.dtype != np.float32):
-        return False
-    if (rows.chunk < -1).any() or (rows.chunk >= len(rows.chunks)).any():
-        return False
-    sizes = np.array([*(0 if item.state is None else item.state.n_cells for item in rows.chunks), 0])
-    kept = rows.chunk >= 0
-    if (rows.row[kept] < 0).any() or (rows.row >= sizes[rows.chunk])[kept].any():
-        return False
-    layouts = {_shape_of(item) for item in rows.chunks}
-    return len(layouts) <= 1 and snapshot.complete()
-
-
-def _shape_of(chunk: RowChunk) -> tuple[int, ...]:
-    """Return layers and bytes of a chunk's rows: those of one snapshot go together."""
-    state = chunk.state
-    return () if state is None else (state.n_layer, state.layout.size_for(1))

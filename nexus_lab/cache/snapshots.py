@@ -239,12 +239,20 @@ class SnapshotStore:
             held = self.tree.held(program, Tier.HOST | Tier.DISK)
             if held is None or held[0] != program:
                 return None
-            longer = self.find(held[1])
-            if longer is not None:
-                found = longer.cut(program)
-                self._counts["cut"] += 1
-            elif held[1] in self:
+            found = self._cut_out(held[1], program)
+            if found is None and held[1] in self:
                 return None  # memory has no room for it; a damaged one would be gone
+        return found
+
+    def _cut_out(self, program_id: str, program: CacheProgram) -> Snapshot | None:
+        """Return the state of `program` out of a longer one's; of one on disk only what it needs is read."""
+        if program_id in self._snapshots or self.disk is None:
+            longer = self.find(program_id)
+            found = None if longer is None else longer.cut(program)
+        else:
+            found = self._read(program_id, self.disk, _Keeper(), part=program)
+            self._counts["missed" if found is None else "found"] += 1
+        self._counts["cut"] += found is not None
         return found
 
     def __contains__(self, program_id: object) -> bool:
@@ -380,13 +388,23 @@ class SnapshotStore:
             self.disk.remove(program.id)
         return booked
 
-    def _loaded(self, program_id: str, disk: SnapshotDisk) -> Snapshot | None:
-        """Read a snapshot back into memory; None when it is damaged, or memory has no room."""
-        keeper = _Keeper()
-        loaded = disk.read(program_id, partial(self._adopted, keeper))
+    def _read(
+        self, program_id: str, disk: SnapshotDisk, keeper: _Keeper, *, part: CacheProgram | None = None
+    ) -> Snapshot | None:
+        """Read a snapshot, or a part of it; None when it is damaged, or memory has no room."""
+        if program_id not in disk:
+            self._unbook(program_id, Tier.DISK)
+            return None
+        found = disk.read(program_id, partial(self._adopted, keeper), part=part)
         if program_id not in disk:  # damaged, and with it perhaps others
             for lost in [item for item in self.tree if item not in disk]:
                 self._unbook(lost, Tier.DISK)
+        return found
+
+    def _loaded(self, program_id: str, disk: SnapshotDisk) -> Snapshot | None:
+        """Read a snapshot back into memory; None when it is damaged, or memory has no room."""
+        keeper = _Keeper()  # until its logits are in the arena, too
+        loaded = self._read(program_id, disk, keeper)
         if loaded is None:
             return None
         if loaded.logits is not None:

@@ -204,6 +204,36 @@ def test_a_first_run_tells_what_it_begins_with(engine, tmp_path):
     assert told.records[0].state_id == told.records[1].parent_id == plain.id
 
 
+def test_of_a_longer_one_only_the_beginning_is_read(engine, folder, whole):
+    beginning = PROGRAM.prefix(2)
+    # The rows of what was appended last are gone, and nobody asks for them.
+    index = next(folder.glob("*.snapshot"))
+    with np.load(io.BytesIO(index.read_bytes()[32:])) as arrays:
+        names, chunk = arrays["names"].tobytes().decode(), arrays["chunk"]
+    last = names[64 * chunk[-1] :][:64]
+    (folder / f"{last}.rows").unlink()
+    with SnapshotDisk(folder) as disk:
+        assert len(disk) == 0  # it is noticed where a process begins
+    shutil.copytree(whole[0], folder, dirs_exist_ok=True)
+    with SnapshotDisk(folder) as disk, ProgramRunner(engine, store=SnapshotStore(disk=disk)) as runner:
+        (folder / f"{last}.rows").unlink()
+        rows = runner.store.counters()["rows"]
+        result = runner.run(beginning.append((3, 4)))
+        assert (result.start.kind, result.start.tokens) == (StartKind.SNAPSHOT, 30)
+        assert runner.store.counters()["rows"] == rows + 30 + 2  # five of them dropped since
+        assert runner.store.counters()["cut"] == disk.counters()["read"] == 1
+        assert disk.counters()["corrupt"] == 0
+        runner.store.check_integrity()
+        runner.pool.check_integrity()
+        wanted = np.array(result.logits)
+        assert runner.run(PROGRAM).start.tokens == 30  # what is gone is missed now, and nothing else
+        assert disk.counters()["corrupt"] == 1
+    runner.pool.close()
+    with ProgramRunner(engine) as alone:
+        assert np.array_equal(alone.run(beginning.append((3, 4))).logits, wanted)
+    alone.pool.close()
+
+
 def test_where_there_is_no_room_for_all_what_was_used_last_stays(engine, tmp_path):
     programs = [CacheProgram().append(range(number, number + 20)) for number in range(6)]
     with SnapshotDisk(tmp_path, max_bytes=40_000) as disk:
