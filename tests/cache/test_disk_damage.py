@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from direct import NOISE, kl
 from tiny_models import write_model
 
 from nexus_lab.cache import (
@@ -230,7 +231,7 @@ def test_of_a_longer_one_only_the_beginning_is_read(engine, folder, whole):
         assert disk.counters()["corrupt"] == 1
     runner.pool.close()
     with ProgramRunner(engine) as alone:
-        assert np.array_equal(alone.run(beginning.append((3, 4))).logits, wanted)
+        assert kl(alone.run(beginning.append((3, 4))).logits, wanted) <= NOISE  # in other cells
     alone.pool.close()
 
 
