@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
     from plotly.graph_objects import Figure
 
+    from nexus_lab.bench.cache import CacheTask
     from nexus_lab.bench.policy_proposers import Proposer
     from nexus_lab.bench.trajectories import Trajectory
 
@@ -210,13 +211,18 @@ def search_policies(
     priced = prices or Prices()
     with Journal(work) as journal:
 
+        def tasks_of(spec: PolicySpec) -> list[CacheTask]:
+            return policy_tasks(loaded, chosen, [spec], n_turns)
+
         def tried(number: int, spec: PolicySpec, who: str, why: str) -> Trial:
-            tasks = policy_tasks(loaded, chosen, [spec], n_turns)
-            finished = run_tasks(tasks, measure, journal, executor=executor, workers=1)
+            finished = run_tasks(tasks_of(spec), measure, journal, executor=executor, workers=1)
             rows = [row for task in finished for row in task.rows]
             return _folded(number, spec, who, why, CacheSweep(settings, rows, priced))
 
-        search = _Search(journal, _run_key(settings), proposer, tried, on_trial)
+        def keys_of(spec: PolicySpec) -> list[str]:
+            return [task.key for task in tasks_of(spec)]
+
+        search = _Search(journal, _run_key(settings), proposer, tried, on_trial, keys_of=keys_of)
         search.go_on(specs, n_trials)
     return PolicySearch(settings, search.trials, priced, search.declined)
 
@@ -233,7 +239,10 @@ class _Search:
         proposer: Proposer,
         tried: Callable[[int, PolicySpec, str, str], Trial],
         on_trial: Callable[[Trial], None] | None,
+        *,
+        keys_of: Callable[[PolicySpec], list[str]] = lambda _spec: [],
     ) -> None:
+        self._keys_of = keys_of
         self._journal, self._key, self._proposer, self._tried = journal, key, proposer, tried
         self._on_trial = on_trial or (lambda _trial: None)
         self.trials: list[Trial] = []
@@ -258,7 +267,7 @@ class _Search:
             # What an earlier call measured is in the journal, and is only priced again.
             trial = self._tried(number, spec, who, why)
             if kept is None:
-                row = {"policy": trial.policy, "proposer": who, "why": why}
+                row = {"policy": trial.policy, "proposer": who, "why": why, "tasks": self._keys_of(spec)}
                 self._journal.add(f"{self._key} {number}", Finished([row], perf_counter() - began))
             self.trials.append(trial)
             self._on_trial(trial)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nexus_lab.bench.policy_search import PolicySearch
+    from nexus_lab.bench.sweep import Finished
 
 __all__ = ["PolicyPoint", "marked_front", "points_of", "read_points", "read_priced"]
 
@@ -157,11 +158,8 @@ def _of_folder(folder: Path, prices: Prices) -> list[PolicyPoint]:
     journal = folder / JOURNAL
     if not journal.is_file():
         raise ResultsError(f"{folder} holds neither a replay nor a search", next_step=_NEXT_STEP)
-    trials: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
     with _readable(journal):
-        for key, finished in read_journal(journal).items():
-            (trials if key.startswith(_TRIAL) else rows).extend(finished.rows)
+        trials, rows = _last_search(read_journal(journal))
         proposers = {str(row.get("policy")): str(row.get("proposer", "")) for row in trials}
         sweep = CacheSweep({}, _once(rows), prices)
     found = _figures_of(sweep, journal)
@@ -172,6 +170,27 @@ def _of_folder(folder: Path, prices: Prices) -> list[PolicyPoint]:
         for point in found
         if not proposers or (point.n or 0) == whole
     ]
+
+
+def _last_search(
+    found: Mapping[str, Finished],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the trials of the search that went on last, and the rows of their conversations.
+
+    A folder may hold searches over other conversations, or over fewer replies of each; they say nothing of
+    each other.
+    """
+    own = [key for key in found if key.startswith(_TRIAL)]
+    name = own[-1].rpartition(" ")[0] if own else ""
+    trials = [row for key in own if key.rpartition(" ")[0] == name for row in found[key].rows]
+    tasks = {str(key) for row in trials for key in row.get("tasks", ())}
+    rows = [
+        row
+        for key, finished in found.items()
+        if not key.startswith(_TRIAL) and (key in tasks or not tasks)
+        for row in finished.rows
+    ]
+    return trials, rows
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+from nexus_lab.bench.sweep import JOURNAL
 from nexus_lab.lab.drawing import el, frame_height, html_of, note, table
 from nexus_lab.lab.pareto import ParetoFront
-from nexus_lab.lab.pareto_points import PolicyPoint, marked_front
+from nexus_lab.lab.pareto_points import PolicyPoint, marked_front, read_points
 from nexus_lab.lab.policy_form import PolicyChoice
 from nexus_lab.lab.policy_knobs import CAVEAT, PolicyKnobs
 from nexus_lab.policy_text import parse_policy
@@ -38,6 +40,39 @@ def test_a_drawing_in_a_notebook_has_a_frame_of_its_height():
     assert CAVEAT in drawing.to_text()
     assert CAVEAT in html
     assert f'height="{frame_height(drawing.element())}"' in html
+
+
+def row(policy, conversation, nll, prefilled):
+    counts = {"tokens_decoded": 0, "cells_attended": 0, "cells_scanned": 0, "peak_cells": 1}
+    times = {"wall_s": 1.0, "ttft_s": [0.5], "turn_s": [1.0], "active": [1]}
+    return {
+        "policy": policy, "trajectory": conversation, "dry": False, "declined": None, "declined_code": None,
+        "nll": nll, "scored": 10, "input_tokens": prefilled, "tokens_prefilled": prefilled, **counts, **times,
+    }  # fmt: skip
+
+
+def test_a_folder_shows_the_search_that_went_on_last(tmp_path):
+    def trial(policy, *tasks):
+        return [{"policy": policy, "proposer": "given", "why": "", "tasks": list(tasks)}]
+
+    entries = [
+        ("a", [row("full", "one", 10.0, 100)]),
+        ("trial few 0", trial("full", "a")),
+        ("b", [row("full", "one", 40.0, 400)]),  # more replies of the same conversation
+        ("trial many 0", trial("full", "b")),
+        ("c", [row("trim", "one", 50.0, 300)]),
+        ("trial many 1", trial("trim", "c")),
+    ]
+
+    def points(n):
+        lines = ({"key": key, "rows": rows, "seconds": 1.0} for key, rows in entries[:n])
+        (tmp_path / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return {item.policy: (item.nll, item.cost) for item in read_points(tmp_path)}
+
+    assert points(2) == points(3) == {"full": (1.0, 100.0)}
+    assert points(6) == {"full": (4.0, 400.0), "trim": (5.0, 300.0)}
+    entries.append(("trial few 1", trial("full", "a")))
+    assert points(7) == {"full": (1.0, 100.0)}
 
 
 def test_the_numbers_of_the_front_lie_above_other_points():
