@@ -46,6 +46,7 @@ _MOST_AT_ONCE = 8
 _SHARE = 4
 _LEAST = 2**20
 _INSTEAD = "what is finished stays in memory, and goes with it"
+_NOTHING_KEPT = "nothing is kept in memory either, and a state that is wanted again is computed again"
 _DAY_S = 86_400
 _PRIVATE = 0o700
 
@@ -73,7 +74,7 @@ def open_disk(engine: Engine, *, max_bytes: int = DEFAULT_DISK_BYTES) -> Snapsho
         The folder, or why there is none.
     """
     if "splice" in engine.declines:
-        return replace(engine.declines["splice"], instead=_INSTEAD)
+        return replace(engine.declines["splice"], instead=_NOTHING_KEPT)
     if max_bytes <= 0:
         return _OFF
     root = snapshots_folder()

@@ -63,7 +63,9 @@ def test_why_there_is_none_is_told():
     assert open_disk(engine(), max_bytes=0).code == "disk_off"
     assert not snapshots_folder().exists()
     quantised = Decline("quantized_k", "keys are quantized")
-    assert open_disk(engine(splice=quantised)).code == "quantized_k"
+    found = open_disk(engine(splice=quantised))
+    assert (found.code, found.reason) == ("quantized_k", "keys are quantized")
+    assert "computed again" in found.instead
     held = [open_disk(engine()) for _ in range(8)]
     assert open_disk(engine()).code == "disk_in_use"
     for disk in held:
