@@ -160,6 +160,7 @@ def calibrate(
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder to write to; by default where the agent looks."),
     ] = None,
+    work: Work = None,
     json: Json = None,
     *,
     flash_attention: Flash = False,
@@ -186,6 +187,7 @@ def calibrate(
             budgets=shares(budgets),
             prefixes=prefixes,
             workers=workers,
+            work=work,
             flash_attention=flash_attention,
             on_progress=tell,
         )
