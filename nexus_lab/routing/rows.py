@@ -32,7 +32,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise RowsError(f"{path} cannot be read: {error}", next_step="give a JSON Lines file") from error
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
