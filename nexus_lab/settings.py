@@ -287,7 +287,7 @@ def load_profile(name: str = "default") -> Profile:
     if not path.exists():
         if name == "default":
             return Profile()
-        known = ", ".join(list_profiles()) or "none saved yet"
+        known = ", ".join(sorted({"default", *list_profiles()}))
         raise SettingsError(f"no profile {name!r}", next_step=f"known profiles: {known}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
