@@ -472,6 +472,10 @@ export interface Settings {
   temperature: number;
   max_tokens: number;
   answer_tokens: number;
+  /** Most tools that one request calls. */
+  max_calls: number;
+  /** Seconds after which a turn is ended; null lets it take what it takes. */
+  turn_seconds: number | null;
   ask_before: "writes" | "every" | "never";
 }
 

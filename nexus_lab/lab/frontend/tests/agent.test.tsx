@@ -275,6 +275,21 @@ describe("settings", () => {
     expect(field(root, "Keep responses").value).toBe("0");
   });
 
+  it("limits the calls of a request and the seconds of a turn, and takes an empty field as no limit", async () => {
+    const { kernel, root } = open();
+    await type(field(root, "Calls, at most"), "0", true);
+    expect(field(root, "Calls, at most").value).toBe("1");
+    expect(field(root, "Turn, most seconds").placeholder).toBe("unlimited");
+    await type(field(root, "Turn, most seconds"), "2.5", true);
+    await click(button(root, "Apply 2 changes"));
+    expect(kernel.asked("agent.apply")).toEqual([{ settings: { max_calls: 1, turn_seconds: 2.5 } }]);
+    const settings = { ...AGENT.settings, max_calls: 1, turn_seconds: 2.5 };
+    await change(() => kernel.push({ agent: { ...AGENT, settings } }));
+    await type(field(root, "Turn, most seconds"), "", true);
+    expect(button(root, "Apply seconds at most unlimited")).toBeTruthy();
+    expect(changesOf(settings, { turn_seconds: null })).toEqual({ turn_seconds: null });
+  });
+
   it("takes an empty tau as the calibrated one", () => {
     expect(changesOf(AGENT.settings, { tau: null, k: 4 })).toEqual({ tau: null });
     expect(words({ tau: null, shadow: false })).toBe("τ calibrated, shadow off");

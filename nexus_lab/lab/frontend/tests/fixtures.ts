@@ -292,7 +292,7 @@ export const AGENT: AgentPart = {
   queue: [],
   settings: {
     schema_mode: "splice(exact)", policy: "rolling_drop_repos", keep_responses: 1, repos: true, repair: "leading", repair_budget: 0.25, k: 4, tau: TAU, top_k: 8,
-    shadow: true, temperature: 0, max_tokens: 256, answer_tokens: 160, ask_before: "writes",
+    shadow: true, temperature: 0, max_tokens: 256, answer_tokens: 160, max_calls: 4, turn_seconds: null, ask_before: "writes",
   },
   schema_modes: ["signature", "full", "splice(exact)", "splice(paper)"],
   policies: ["rolling_drop_repos", "rolling_drop", "drop_reasoning", "summarise", "full"],

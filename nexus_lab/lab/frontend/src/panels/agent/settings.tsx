@@ -33,6 +33,8 @@ const NAMES: Record<keyof Settings, string> = {
   temperature: "temperature",
   max_tokens: "call tokens",
   answer_tokens: "answer tokens",
+  max_calls: "calls at most",
+  turn_seconds: "seconds at most",
   ask_before: "ask before",
 };
 
@@ -46,6 +48,7 @@ export function changesOf(settings: Settings, draft: Draft): Draft {
 
 function shown(name: keyof Settings, value: unknown): string {
   if (name === "tau") return value === null ? "calibrated" : fixed(value as number, 4);
+  if (name === "turn_seconds" && value === null) return "unlimited";
   if (name === "repair_budget") return `${fixed(100 * (value as number), 0)} %`;
   if (typeof value === "boolean") return value ? "on" : "off";
   return String(value);
@@ -112,6 +115,12 @@ function MoreFields({ now, set }: Pick<FormProps, "now" | "set">) {
           </Field>
           <Field label="Answer, most tokens">
             <NumberField value={now.answer_tokens} min={1} step={1} onValue={(n) => set({ answer_tokens: Math.round(n) })} />
+          </Field>
+          <Field label="Calls, at most">
+            <NumberField value={now.max_calls} min={1} step={1} onValue={(n) => set({ max_calls: Math.round(n) })} />
+          </Field>
+          <Field label="Turn, most seconds">
+            <NumberField value={now.turn_seconds} min={0.1} max={86400} step={1} digits={1} placeholder="unlimited" onValue={(turn_seconds) => set({ turn_seconds })} empty={() => set({ turn_seconds: null })} />
           </Field>
           <Field label="Temperature">
             <NumberField value={now.temperature} min={0} max={2} step={0.1} digits={2} onValue={(temperature) => set({ temperature })} />
