@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nexus_lab.bench.sweep import Journal, run_tasks
 from nexus_lab.errors import NexusError
+from nexus_lab.paths import atomic_write
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Odd(NexusError):
 
 def work(task: Numbered) -> list[dict]:
     if task.waits:
-        (Path(task.folder) / "waiting").write_text(str(os.getpid()))
+        atomic_write(Path(task.folder) / "waiting", str(os.getpid()).encode())  # there whole, or not yet
         while not (Path(task.folder) / "gate").exists():
             time.sleep(0.01)
     if task.fails:
