@@ -19,6 +19,7 @@ import nexus_lab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
 
+import node_tools
 from own_home import environment_apart
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 EXTENSION = "nexus-lab-extension"
+LONG_MS = 420_000
+"""What a page may wait for a kernel, or for the model."""
 LAB = Path(nexus_lab.__file__).parent / "lab"
 
 
@@ -138,6 +141,16 @@ def open_file(page: Page, server: LabServer, path: str = "") -> None:
     page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=180_000)
 
 
+def run_all(page: Page) -> None:
+    """Wait for the kernel of the notebook in sight, and begin to run all its cells."""
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
+        timeout=LONG_MS,
+    )
+    begin(page, "notebook:run-all-cells")
+
+
 def execute(page: Page, command: str, **arguments: object) -> None:
     """Execute a command of the application, and wait until it is done."""
     page.evaluate(
@@ -149,6 +162,23 @@ def execute(page: Page, command: str, **arguments: object) -> None:
 def begin(page: Page, command: str) -> None:
     """Execute a command of the application without waiting for its end."""
     page.evaluate("command => void window.jupyterapp.commands.execute(command)", command)
+
+
+def assert_accessible(page: Page, selector: str) -> None:
+    """Hold a part of the page to what axe-core calls serious or critical."""
+    if not page.evaluate("() => 'axe' in window"):
+        folder = node_tools.installed(Path(__file__).parent)
+        page.add_script_tag(path=folder / "browser" / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate(
+        "selector => axe.run(selector, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
+        selector,
+    )
+    serious = [
+        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+    ]
+    assert not serious, "\n".join(serious)
 
 
 def copy_notebook(name: str, server: LabServer) -> str:

@@ -12,16 +12,14 @@ from pathlib import Path
 import lab_server as lab
 import nbformat
 import pytest
+from lab_server import LONG_MS
 from playwright.sync_api import Page, expect
-from test_report import browser  # noqa: F401 - the fixture
-from test_workbench import assert_accessible
 
 from nexus_lab.bench.base import Result, ResultFile
 
 pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.servers]
 
 NOTEBOOK = "04_cache_engineering.ipynb"
-LONG_MS = 420_000
 DRAWINGS = (
     "Op tree",
     "Where the rows are",
@@ -94,36 +92,10 @@ def write_results(path: Path, name: str, results: list[Result], settings: dict[s
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    from nexus_lab.demo.servers import missing_servers
-
-    if missing_servers():
-        pytest.skip("the demo's servers are not installed: run nexus-lab demo --setup")
-    with lab.running_lab(tmp_path_factory.mktemp("lab")) as running:
-        write_files(running.root)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def complaints() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
-def page(browser, server, complaints):  # noqa: F811 - the fixture
-    context = browser.new_context(viewport={"width": 1600, "height": 1000})
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    lab.open_file(page, server, write_notebook(server.root))
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    page.wait_for_function(
-        "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
-        timeout=LONG_MS,
-    )
-    lab.begin(page, "notebook:run-all-cells")
-    yield page
-    context.close()
+def notebook(server) -> str:
+    """The notebook's first cells, beside the files that they and the panel read."""
+    write_files(server.root)
+    return write_notebook(server.root)
 
 
 @pytest.fixture
@@ -321,7 +293,7 @@ def test_no_serious_fault_for_those_who_need_access(page: Page, cache, theme):
     lab.execute(page, "apputils:change-theme", theme=f"JupyterLab {theme.title()}")
     expect(page.locator(".nl-workbench").first).to_have_attribute("data-theme", theme)
     expect(cache).to_be_visible()
-    assert_accessible(page, ".jp-OutputArea-output .nl")
+    lab.assert_accessible(page, ".jp-OutputArea-output .nl")
 
 
 def test_what_was_dropped_is_forgotten_for_good(cache):

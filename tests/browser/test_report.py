@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 # The realistic session that the report shows is told by the trace room's tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "trace"))
@@ -19,33 +17,6 @@ import session_teller as telling
 from nexus_lab.trace import Redactor, SessionRecorder, read_session
 
 pytestmark = pytest.mark.browser
-
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-NAMES = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = os.environ.get("NEXUS_CHROMIUM") or next(
-        (found for name in NAMES if (found := shutil.which(name))), None
-    )
-    if path is None:
-        if os.environ.get("NEXUS_NO_BROWSER") == "1":
-            pytest.skip("no Chromium, and NEXUS_NO_BROWSER=1 says that this is known")
-        pytest.fail("no Chromium found: install it (apt-get install chromium), or set NEXUS_NO_BROWSER=1")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,57 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import lab_server as lab
 import pytest
+from lab_server import LONG_MS
 from playwright.sync_api import Page, expect
-from test_report import browser  # noqa: F401 - the fixture
 from waiting import eventually
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
-
-import node_tools
 
 pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.servers]
 
 QUICK_START = "01_quick_start.ipynb"
-LONG_MS = 420_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    from nexus_lab.demo.servers import missing_servers
-
-    if missing_servers():
-        pytest.skip("the demo's servers are not installed: run nexus-lab demo --setup")
-    with lab.running_lab(tmp_path_factory.mktemp("lab")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def complaints() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
-def page(browser, server, complaints):  # noqa: F811 - the fixture
-    """JupyterLab with a copy of the quick start, run from top to bottom."""
-    context = browser.new_context(viewport={"width": 1600, "height": 1000})
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    lab.copy_notebook(QUICK_START, server)
-    lab.open_file(page, server, QUICK_START)
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    page.wait_for_function(
-        "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
-        timeout=LONG_MS,
-    )
-    lab.begin(page, "notebook:run-all-cells")
-    yield page
-    context.close()
+def notebook(server) -> str:
+    """A copy of the quick start."""
+    return lab.copy_notebook(QUICK_START, server)
 
 
 @pytest.fixture
@@ -326,6 +292,34 @@ def test_a_fork_is_a_run_of_its_own(view):
     expect(runs).to_contain_text("fork of r-001", timeout=60_000)
 
 
+# -- the agent's limits ------------------------------------------------------------------------------------
+
+
+def limit(agent, name: str, value: str) -> None:
+    field = agent.get_by_role("spinbutton", name=name)
+    if not field.is_visible():
+        agent.get_by_text("More", exact=True).click()
+    field.fill(value)
+    field.press("Enter")
+
+
+def test_a_profile_s_limits_are_set_and_hold_from_the_next_turn(view):
+    """Calls of a request and seconds of a turn, both in the form, and a turn that such a limit ends."""
+    wait_idle(view)
+    agent = open_panel(view, "Agent")
+    limit(agent, "Calls, at most", "2")
+    limit(agent, "Turn, most seconds", "0.1")
+    agent.get_by_role("button", name="Apply 2 changes").click()
+    expect(agent.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
+    send(view, "What time is it in Rome right now?")
+    expect(agent).to_contain_text("the turn took more than 0.1 s", timeout=LONG_MS)
+    wait_idle(view)
+    limit(agent, "Turn, most seconds", "")
+    agent.get_by_role("button", name="Apply seconds at most unlimited").click()
+    expect(agent.get_by_role("spinbutton", name="Turn, most seconds")).to_have_value("")
+    expect(agent.get_by_role("spinbutton", name="Calls, at most")).to_have_value("2")
+
+
 # -- stopping ----------------------------------------------------------------------------------------------
 
 
@@ -383,26 +377,10 @@ def test_the_trace_file_opens_in_the_viewer(page: Page, view, server):
     viewer.get_by_label("Filter").fill("retrieval")
     expect(grid.get_by_role("row").nth(1)).to_contain_text("retrieval")
     expect(page.locator(".jp-mod-current .jp-Toolbar-kernelName")).to_have_count(0)
-    assert_accessible(page, ".nl-trace")
+    lab.assert_accessible(page, ".nl-trace")
 
 
 # -- themes and access -------------------------------------------------------------------------------------
-
-
-def assert_accessible(page: Page, selector: str) -> None:
-    if not page.evaluate("() => 'axe' in window"):
-        folder = node_tools.installed(Path(__file__).parent)
-        page.add_script_tag(path=folder / "browser" / "node_modules" / "axe-core" / "axe.min.js")
-    found = page.evaluate(
-        "selector => axe.run(selector, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
-        selector,
-    )
-    serious = [
-        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
-        for fault in found
-        if fault["impact"] in ("serious", "critical")
-    ]
-    assert not serious, "\n".join(serious)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -412,7 +390,7 @@ def test_no_serious_fault_for_those_who_need_access(page: Page, view, theme):
     expect(view).to_have_attribute("data-theme", theme)
     for panel in ("Models", "Registry", "Routing", "Cache", "Splice", "Agent", "Session"):
         open_panel(view, panel)
-        assert_accessible(page, ".jp-OutputArea-output .nl")
+        lab.assert_accessible(page, ".jp-OutputArea-output .nl")
 
 
 def test_the_ground_follows_the_theme(page: Page, view):
