@@ -144,6 +144,11 @@ class Conversation:
         return tuple(self.runner.snapshot.state.tokens.tolist())
 
     @property
+    def stopped(self) -> bool:
+        """Whether the turn that runs was asked to stop; a policy of the user's is ended then."""
+        return self._engine.cancelled
+
+    @property
     def is_plain(self) -> bool:
         """Whether every token was computed behind all those before it, and none is dropped."""
         return self.runner.program.plain_tokens() == self.tokens

@@ -5,93 +5,26 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from nexus_lab.cache.base import Edit, TextMessage
-from nexus_lab.cache.ops import Append, Drop, ProgramError, Repair, Repos, Splice
+from nexus_lab.cache.function_policy import FunctionPolicy
+from nexus_lab.cache.ops import ProgramError
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
 from nexus_lab.cache.tool_policy import ToolPolicy
-from nexus_lab.errors import Cancelled
 from nexus_lab.policy_text import PolicyTextError, parse_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from nexus_lab.cache.base import Moment, Policy
-    from nexus_lab.cache.ops import CacheOp, Range
+    from nexus_lab.cache.base import Policy
+    from nexus_lab.cache.function_policy import UserFunction
     from nexus_lab.policy_text import PolicySpec
 
-    UserFunction: TypeAlias = Callable[[Moment], Edit | CacheOp | Iterable[CacheOp | Range] | None]
-
 __all__ = ["FunctionPolicy", "make_policy"]
-
-_OPS = (Append, Splice, Repair, Drop, Repos)
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionPolicy:
-    """A policy that the user wrote as a function.
-
-    Attributes
-    ----------
-    function
-        Takes a `Moment`; returns an `Edit`, or an operation, or several in order, in which a pair
-        (start, stop) stands for a drop of these logical tokens; or None for nothing.
-    name
-        Name in settings and results.
-    """
-
-    function: UserFunction
-    name: str = "python"
-
-    def decide(self, moment: Moment) -> Edit:
-        """Return what the function says.
-
-        Raises
-        ------
-        ProgramError
-            When it fails, or returns something else.
-        """
-        try:
-            said = self.function(moment)
-            edit = said if isinstance(said, Edit) else Edit(ops=_several(said))
-            ops, texts = tuple(edit.ops), None if edit.texts is None else tuple(edit.texts)
-        except Cancelled:
-            raise  # stopped in a word with the model
-        except Exception as error:
-            raise ProgramError(
-                f"the policy {self.name} failed: {type(error).__name__}: {error}",
-                next_step="mend the function, or choose another policy",
-            ) from error
-        for item in texts or ():
-            if not isinstance(item, TextMessage) or not isinstance(item.text, str):
-                raise ProgramError(
-                    f"the policy {self.name} returned {item!r} for a text", next_step="return TextMessage"
-                )
-        return Edit(ops=tuple(self._op(item) for item in ops), texts=texts)
-
-    def _op(self, item: Any) -> CacheOp:
-        if isinstance(item, _OPS):
-            return item
-        try:
-            return Drop((item,))
-        except (NotImplementedError, ProgramError, TypeError) as error:
-            raise ProgramError(
-                f"the policy {self.name} returned {item!r}",
-                next_step="return operations, or pairs (start, stop) to drop",
-            ) from error
-
-
-def _several(said: Any) -> tuple[Any, ...]:
-    """Return what a function said as a tuple; this is where a generator runs."""
-    if said is None:
-        return ()
-    return (said,) if isinstance(said, _OPS) else tuple(said)
 
 
 def make_policy(
@@ -147,7 +80,7 @@ def _function(where: str) -> UserFunction:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
         function = getattr(module, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself
         raise ProgramError(
             f"{where} cannot be used: {type(error).__name__}: {error}", next_step=form
         ) from error
