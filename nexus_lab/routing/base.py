@@ -140,9 +140,11 @@ class Candidate:
     example
         Cosine of the request and the tool's nearest example, where it has one.
     cross_encoder
-        Score of the cross-encoder, where it was asked.
+        Probability by the cross-encoder that the tool fits, rather than none, where it was asked.
     view
         The view or the example that is nearest.
+    notes
+        What else moved the score, each in a few words: ``needs a number``, ``its server is named``.
     """
 
     tool: str
@@ -152,6 +154,7 @@ class Candidate:
     cross_encoder: float | None = None
     view: View | None = None
     example: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,8 @@ class RouterCalibration:
         How to make it again.
     reader, reader_weight
         Fingerprint of the cross-encoder, and what one unit of its score adds to a fused score.
+    reader_weight_unknown
+        The same over tools that have no examples; ``None`` where it was not calibrated apart.
     no_tool, no_tool_read
         Probability that no tool fits, before and after the cross-encoder was asked.
     curve
@@ -120,6 +122,7 @@ class RouterCalibration:
     settings: dict[str, Any] = field(default_factory=dict)
     reader: str | None = None
     reader_weight: float = READER_WEIGHT
+    reader_weight_unknown: float | None = None
     no_tool: NoTool | None = None
     no_tool_read: NoTool | None = None
     curve: tuple[dict[str, Any], ...] = ()
@@ -261,6 +264,7 @@ def _calibration(values: Any) -> RouterCalibration:
     if values["version"] != _VERSION:
         raise ValueError(f"it is of version {values['version']}, not {_VERSION}")
     gate, abstention = Calibration(**values["gate"]), values["abstention"]
+    unknown = values.get("reader_weight_unknown")
     return RouterCalibration(
         gate=gate,
         abstention=Abstention(**{**abstention, "rates": tuple(abstention["rates"])}),
@@ -270,6 +274,7 @@ def _calibration(values: Any) -> RouterCalibration:
         settings=dict(values.get("settings", {})),
         reader=values.get("reader"),
         reader_weight=float(values.get("reader_weight", READER_WEIGHT)),
+        reader_weight_unknown=None if unknown is None else float(unknown),
         no_tool=_no_tool(values.get("no_tool"), STAGE_SIGNALS),
         no_tool_read=_no_tool(values.get("no_tool_read"), STAGE_SIGNALS + READING_SIGNALS),
         curve=tuple(values.get("curve", ())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from nexus_lab.routing.reading import request_text, tool_text
 from nexus_lab.routing.scoring import timed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,12 +26,35 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-__all__ = ["RERANK_DEPTH", "Course", "Rules", "read_candidates", "reread", "settle"]
+__all__ = ["RERANK_DEPTH", "Course", "ReaderWeights", "Rules", "read_candidates", "reread", "settle"]
 
 RERANK_DEPTH = 10
 _SHOWN = 80
 # Where the scores say with this probability that no tool fits, a cross-encoder is asked whatever tau is.
 _DOUBT = 0.5
+
+
+class ReaderWeights(NamedTuple):
+    """What one unit of a cross-encoder's score adds to a fused score.
+
+    Examples say more of a tool than its description, so there is less for a cross-encoder to add.
+
+    Attributes
+    ----------
+    known, unknown
+        Over tools that have examples, and over tools that have none.
+    """
+
+    known: float
+    unknown: float
+
+    def over(self, stage: StageScores, places: Collection[int]) -> float:
+        """Return the weight over the tools at `places`, by the share of them that have examples."""
+        share = float((stage.examples.nearest[list(places)] >= 0).mean()) if places else 1.0
+        return share * self.known + (1 - share) * self.unknown
+
+
+_UNHEARD = ReaderWeights(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +69,7 @@ class Rules:
         Least fused score of a tool that fits; in use where `no_tool` is not.
     no_tool, no_tool_read
         Calibrated probabilities that no tool fits, before and after the cross-encoder.
-    reader, reader_weight
+    reader, reader_weights
         Who is asked below tau, and what its score counts beside the fused one.
     """
 
@@ -55,7 +78,7 @@ class Rules:
     no_tool: NoTool | None = None
     no_tool_read: NoTool | None = None
     reader: CrossEncoder | None = None
-    reader_weight: float = 0.0
+    reader_weights: ReaderWeights = _UNHEARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +182,7 @@ def _escalated(
     *,
     scorer: Scorer,
 ) -> tuple[tuple[int, ...], Verdict, float | None, float, float]:
-    order = reread(stage, ranking, logits, rules.reader_weight)
+    order = reread(stage, ranking, logits, rules.reader_weights.over(stage, logits.keys()))
     best = stage.names[order[0]]
     chance, fit, threshold = before
     if rules.no_tool_read is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.registry import Registry, load_registry, repair_text
 from nexus_lab.routing.base import Candidate, RoutingDecision, RoutingError, View, ViewKind
 from nexus_lab.routing.calibration import READER_WEIGHT, RouterCalibration, load_calibration
-from nexus_lab.routing.deciding import Course, Rules, read_candidates, settle
+from nexus_lab.routing.deciding import Course, ReaderWeights, Rules, read_candidates, settle
 from nexus_lab.routing.gate import rank
 from nexus_lab.routing.scoring import SCORING, Scorer, StageScores
 from nexus_lab.routing.store import EmbeddingStore
@@ -158,10 +159,13 @@ class Router:
         return self.calibration.gate.tau if self._tau is None else self._tau
 
     @property
-    def reader_weight(self) -> float:
+    def reader_weights(self) -> ReaderWeights:
         """What one unit of the cross-encoder's score adds to a fused score; calibrated for its own only."""
         calibration = self.calibration
-        return calibration.reader_weight if self._knows_reader(calibration) else READER_WEIGHT
+        if not self._knows_reader(calibration):
+            return ReaderWeights(READER_WEIGHT, READER_WEIGHT)
+        known, unknown = calibration.reader_weight, calibration.reader_weight_unknown
+        return ReaderWeights(known, known if unknown is None else unknown)
 
     @property
     def threshold(self) -> float:
@@ -282,7 +286,11 @@ class Router:
     ) -> RoutingDecision:
         _check_gate(tau, top_k)
         course = settle(request, stage, self._warm().scorer, self._rules(tau), context)
-        candidates = tuple(self._candidate(stage, course, place) for place in course.order[:top_k])
+        listed = course.order[:top_k]
+        notes = self._warm().scorer.notes(request, stage, listed, context)
+        candidates = tuple(
+            self._candidate(stage, course, place, told) for place, told in zip(listed, notes, strict=True)
+        )
         return RoutingDecision(
             request=request,
             normalised=stage.normalised,
@@ -313,13 +321,13 @@ class Router:
             no_tool=calibration.no_tool if ours else None,
             no_tool_read=calibration.no_tool_read if read else None,
             reader=warm.reader,
-            reader_weight=self.reader_weight,
+            reader_weights=self.reader_weights,
         )
 
     def _knows_reader(self, calibration: RouterCalibration) -> bool:
         return calibration.reader == getattr(self.cross_encoder, "fingerprint", None)
 
-    def _candidate(self, stage: StageScores, course: Course, place: int) -> Candidate:
+    def _candidate(self, stage: StageScores, course: Course, place: int, notes: tuple[str, ...]) -> Candidate:
         name = stage.names[place]
         example = float(stage.examples.best[place])
         return Candidate(
@@ -327,9 +335,10 @@ class Router:
             score=float(stage.fused[place]),
             dense=float(stage.dense[place]),
             lexical=float(stage.lexical[place]),
-            cross_encoder=course.logits.get(place),
+            cross_encoder=_probability(course.logits.get(place)),
             view=self._matched(stage, place),
             example=example if stage.examples.nearest[place] >= 0 else None,
+            notes=notes,
         )
 
     def _matched(self, stage: StageScores, place: int) -> View:
@@ -382,6 +391,11 @@ class Router:
         from nexus_lab.routing.embedder import load_embedder
 
         return load_embedder(self._given or "bundled", threads=self._threads, on_progress=on_progress)
+
+
+def _probability(logit: float | None) -> float | None:
+    """Return what a logit against "none of them" says, in [0, 1]."""
+    return None if logit is None else 1 / (1 + math.exp(-max(-60.0, min(60.0, logit))))
 
 
 def _check_gate(tau: float | None, top_k: int) -> None:

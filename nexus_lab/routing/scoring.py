@@ -18,6 +18,7 @@ from nexus_lab.routing.index import QuantisedQuery, ToolIndex
 from nexus_lab.routing.known import known_requests, known_vectors, known_without_tool
 from nexus_lab.routing.lexical import LexicalIndex, tool_words
 from nexus_lab.routing.names import NameFinder
+from nexus_lab.routing.naming_servers import ServerFinder
 from nexus_lab.routing.normalise import normalise
 from nexus_lab.routing.slots import Slots
 from nexus_lab.routing.views import tool_views, whole_view
@@ -144,6 +145,7 @@ class Scorer:
         self._spoken: dict[str, frozenset[str]] = {}
         self._vocabulary: Vocabulary | None = None
         self._slots = Slots(())
+        self._servers = ServerFinder(())
         self.lexical = LexicalIndex()
         self.registry = Registry()
         # By qualified name: which server's tool goes by the plain one depends on the others.
@@ -176,6 +178,7 @@ class Scorer:
         self._spoken.clear()
         self._vocabulary = None
         self._slots = Slots(self._tools[key] for key in self._names)
+        self._servers = ServerFinder(self._tools[key] for key in self._names)
         self._in_vain = in_vain
         there = {tool.qualified_name for tool in wanted.values()}
         self._given = [pair for pair in self._given if pair[0] in there]
@@ -208,7 +211,8 @@ class Scorer:
             pooled = [_pooled(*pair) for pair in zip(views, examples, strict=True)]
             dense = _blend(pooled)
             fused = dense + np.float32(LEXICAL_WEIGHT) * lexical + self._server_gain(reference)
-            fused -= self._slots.loss(read, refers_back=reference is not None)
+            before = None if reference is None else context
+            fused += self._servers.gain(matched, before=before) - self._slots.loss(read, before=before)
             named = self._finder.places(request)
         return StageScores(
             names=self._names,
@@ -224,6 +228,23 @@ class Scorer:
             in_vain=float(self._in_vain.scores(queries[0], _IN_VAIN).best[0]),
             times_ms=times,
         )
+
+    def notes(
+        self, request: str, stage: StageScores, places: Sequence[int], context: Sequence[Message] = ()
+    ) -> list[tuple[str, ...]]:
+        """Return for the tools at `places` what else moved their scores, each in a few words."""
+        before = None if stage.reference is None else context
+        lost = self._slots.reasons(normalise(request), places, before=before)
+        named = self._servers.gain(stage.normalised, before=before)
+        called = self._server_gain(stage.reference)
+        return [
+            (
+                *(("its server is named",) if named[place] else ()),
+                *(("its server was called last",) if called[place] else ()),
+                *reasons,
+            )
+            for place, reasons in zip(places, lost, strict=True)
+        ]
 
     def add_example(self, request: str, key: str) -> None:
         """Give the tool `key` one more vector, of a request that belongs to it."""

@@ -3,38 +3,43 @@
 What is masked before a request is matched says nothing about the job, but whether it is there does: ``which
 labels are on acme/docs#7`` brings a number, which the tool that reads an issue needs, and the one that lists
 the labels of a repository has no use for; ``show the log of ~/docs`` is for a tool that works on this disk.
+A request that leans on what was said before brings along what stands there: ``what is on the second branch``
+after talk of acme/docs is not for a repository on this disk.
 """
 
 from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nexus_lab.routing.normalise import SpanKind
+from nexus_lab.routing.normalise import SpanKind, normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from nexus_lab.registry import ToolSpec
+    from nexus_lab.routing.base import Message
     from nexus_lab.routing.normalise import NormalisedRequest
 
     Flags = NDArray[np.bool_]
     Floats = NDArray[np.float32]
 
-__all__ = ["MISSING", "UNPLACED", "Slots", "brought"]
+__all__ = ["FOREIGN", "MISSING", "UNPLACED", "Slots", "brought", "brought_before"]
 
 # Chosen on the half of the development requests that calibrates and on the package's own held ones: of 96
-# the first the right tool comes first for .79 without and .82 with both; of 685 and 327 of the package's, for
-# GitHub's tools and others, .67 and .64 without, .71 and .65 with.
+# the first the right tool comes first for .79 without all of these, .82 with the first two, .84 with all; of
+# 483 of the package's for .62, .65 and .67. From .05 to .15 the last is worth the same.
 MISSING = 0.1
-"""What a tool loses for each kind that it must be given and the request does not bring."""
+"""What a tool loses for each kind that it must be given and neither request nor the talk before brings."""
 UNPLACED = 0.03
 """What a tool loses for each kind that the request brings and the tool has no argument for."""
+FOREIGN = 0.1
+"""What it loses for each kind that no tool of its server has an argument for; of a hash, that it has not."""
 
 
 class _Kind(IntEnum):
@@ -46,14 +51,36 @@ class _Kind(IntEnum):
     NUMBER = 3
     ID = 4
     ADDRESS = 5
+    HASH = 6
+
+
+_WORDS = {
+    _Kind.REPOSITORY: "a repository",
+    _Kind.LOCAL: "a path on this disk",
+    _Kind.FILE: "a file",
+    _Kind.NUMBER: "a number",
+    _Kind.ID: "an id",
+    _Kind.ADDRESS: "an address",
+    _Kind.HASH: "a hash",
+}
+
+
+class _Held(NamedTuple):
+    """A request held against the tools, each bool [n_tools, n_kinds]."""
+
+    missing: Flags
+    unplaced: Flags
+    foreign: Flags
 
 
 # A tool without an argument for one of these loses nothing: anything may be a title, a name, a count.
 _PLACED = (_Kind.REPOSITORY, _Kind.LOCAL, _Kind.ADDRESS)
+# Turns before the request that are looked at, and words of each: the time must not grow with a conversation.
+_TURNS, _TURN_WORDS = 8, 60
 _OF_SPANS = {
     SpanKind.URL: (_Kind.ADDRESS,),
     SpanKind.QUOTE: (_Kind.FILE, _Kind.ID),
-    SpanKind.HASH: (_Kind.ID,),
+    SpanKind.HASH: (_Kind.ID, _Kind.HASH),
 }
 _FILE = re.compile(r"(?<![\w/])[\w-]*\.[A-Za-z]\w{0,4}\b")
 _ENDS_AS_FILE = re.compile(r"\.\w{1,5}$")
@@ -65,6 +92,7 @@ _NUMBER = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _ID_NAME = re.compile(r"(?:_id|Id|^id|sha|_number|hash)$")
+_HASH_NAME = re.compile(r"(?i:sha|hash|commit|revision|(?:^|_)(?:ref|rev|oid|id)$)|Id$")
 _FILE_NAME = re.compile(r"(?:^|_)(?:path|file|filename|filepath|file_path)$", re.IGNORECASE)
 _ADDRESS_NAME = re.compile(r"(?:^|_)(?:url|uri)$", re.IGNORECASE)
 _ANY_PATH = re.compile(r"path|file|dir|folder", re.IGNORECASE)
@@ -84,22 +112,44 @@ class Slots:
         listed = list(tools)
         self._takes = _flags(_taken(tool) for tool in listed)
         self._needs = _flags(_needed(tool) for tool in listed)
+        self._at_home = _of_servers(self._takes, [tool.server for tool in listed])
 
-    def loss(self, request: NormalisedRequest, *, refers_back: bool) -> Floats:
+    def loss(self, request: NormalisedRequest, *, before: Sequence[Message] | None = None) -> Floats:
         """Return float32 [n_tools], at least 0: what each tool loses.
 
         Parameters
         ----------
-        refers_back
-            Whether the request leans on what was said before, where the rest of what is needed may stand.
+        before
+            The turns before a request that leans on them, where the rest of what is needed may stand.
         """
-        found = np.zeros(len(_Kind), np.bool_)
-        found[list(brought(request))] = True
-        placed = np.zeros(len(_Kind), np.bool_)
-        placed[list(_PLACED)] = True
-        unplaced = (~self._takes & (found & placed)).sum(axis=1)
-        missing = 0 if refers_back else (self._needs & ~found).sum(axis=1)
-        return np.asarray(MISSING * missing + UNPLACED * unplaced, np.float32)
+        held = self._held(request, before)
+        losses = MISSING * held.missing + UNPLACED * held.unplaced + FOREIGN * held.foreign
+        return np.asarray(losses.sum(axis=1), np.float32)
+
+    def reasons(
+        self, request: NormalisedRequest, places: Iterable[int], *, before: Sequence[Message] | None = None
+    ) -> list[tuple[str, ...]]:
+        """Return for the tools at `places` why they lose, each in a few words; see `loss`."""
+        held = self._held(request, before)
+        told = ("needs {}", "has no use for {}", "nothing of its server takes {}")
+        return [
+            tuple(
+                words.format(_WORDS[_Kind(column)])
+                for words, flags in zip(told, held, strict=True)
+                for column in np.flatnonzero(flags[place])
+            )
+            for place in places
+        ]
+
+    def _held(self, request: NormalisedRequest, before: Sequence[Message] | None) -> _Held:
+        found = _columns(brought(request))
+        told = found if before is None else found | _columns(brought_before(before))
+        placed = _columns(_PLACED)
+        taken = self._takes.any(axis=0)  # what no tool at all takes says nothing of any
+        foreign = ~self._at_home & told & placed & taken
+        if found[_Kind.HASH] and taken[_Kind.HASH]:
+            foreign[:, _Kind.HASH] = ~self._takes[:, _Kind.HASH]
+        return _Held(self._needs & ~told, ~self._takes & found & placed, foreign)
 
 
 def brought(request: NormalisedRequest) -> set[int]:
@@ -114,6 +164,13 @@ def brought(request: NormalisedRequest) -> set[int]:
     if _DIGIT.search(request.request):
         found.add(_Kind.ID)
     return found
+
+
+def brought_before(turns: Sequence[Message]) -> set[int]:
+    """Return the kinds of values that the last turns hold, as columns."""
+    said = (turn.get("content") for turn in turns[-_TURNS:])
+    texts = (" ".join(text.split()[:_TURN_WORDS]) for text in said if isinstance(text, str))
+    return {kind for text in texts for kind in brought(normalise(text))}
 
 
 def _of_span(kind: SpanKind, text: str) -> set[int]:
@@ -133,13 +190,28 @@ def _taken(tool: ToolSpec) -> set[int]:
     """Return the kinds that a tool has an argument for; of those that any tool may take, all."""
     names = {name.lower() for name in tool.properties}
     taken: set[int] = {kind for kind in _Kind if kind not in _PLACED}
-    if {"owner", "repo"} <= names or "repository" in names:
+    if (
+        {"owner", "repo"} <= names
+        or "repository" in names
+        or _is_project_path(tool.properties.get("project_id"))
+    ):
         taken.add(_Kind.REPOSITORY)
     elif any(_ANY_PATH.search(name) for name in names):
         taken.add(_Kind.LOCAL)
     if any(_ANY_ADDRESS.search(name) for name in names):
         taken.add(_Kind.ADDRESS)
+    if not any(_HASH_NAME.search(name) and _may_be_text(tool.properties[name]) for name in tool.properties):
+        taken.discard(_Kind.HASH)
     return taken
+
+
+def _is_project_path(schema: Any) -> bool:
+    """Whether an argument takes ``group/project`` as well as a number, which only its description says."""
+    return isinstance(schema, dict) and "path" in str(schema.get("description")).lower()
+
+
+def _may_be_text(schema: Any) -> bool:
+    return not (isinstance(schema, dict) and schema.get("type") in ("integer", "number", "boolean"))
 
 
 def _needed(tool: ToolSpec) -> set[int]:
@@ -162,6 +234,21 @@ def _needed_for(name: str, schema: dict[str, Any]) -> int | None:
         return _Kind.LOCAL
     patterns = ((_ID_NAME, _Kind.ID), (_FILE_NAME, _Kind.FILE), (_ADDRESS_NAME, _Kind.ADDRESS))
     return next((kind for pattern, kind in patterns if pattern.search(name)), None)
+
+
+def _columns(kinds: Iterable[int]) -> Flags:
+    found = np.zeros(len(_Kind), np.bool_)
+    found[list(kinds)] = True
+    return found
+
+
+def _of_servers(takes: Flags, servers: Sequence[str | None]) -> Flags:
+    """Return what any tool of the same server takes, bool [n_tools, n_kinds]; all where none is known."""
+    shared = np.ones_like(takes)
+    for server in set(servers) - {None}:
+        same = np.asarray([one == server for one in servers], np.bool_)
+        shared[same] = takes[same].any(axis=0)
+    return shared
 
 
 def _flags(kinds: Iterable[set[int]]) -> Flags:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from routing_tools import WordEmbedder, tool
 from nexus_lab.registry import Registry, ToolNotFound
 from nexus_lab.routing import Outcome, Router, RoutingError, ViewKind
 from nexus_lab.routing.calibration import READER_WEIGHT
+from nexus_lab.routing.deciding import ReaderWeights
 from nexus_lab.routing.scoring import LEXICAL_WEIGHT
 from nexus_lab.routing.slots import UNPLACED
 
@@ -96,11 +98,57 @@ def test_a_narrow_margin_goes_to_the_cross_encoder(registry: Registry, words: Wo
 def test_a_cross_encoder_has_the_weight_that_it_was_calibrated_for(registry: Registry, words: WordEmbedder):
     reader = FavoursDownloads()
     router = Router(registry, words, tau=10.0, threshold=0.0, cross_encoder=reader)
-    assert router.reader_weight == READER_WEIGHT != router.calibration.reader_weight
+    assert router.reader_weights == (READER_WEIGHT, READER_WEIGHT)
     assert router.route("List the open issues").tool == "fetch"
     reader.fingerprint = router.calibration.reader
-    assert router.reader_weight == router.calibration.reader_weight
-    assert router.route("List the open issues").tool == "list_issues"
+    known, unknown = router.calibration.reader_weight, router.calibration.reader_weight_unknown
+    assert router.reader_weights == (known, known if unknown is None else unknown)
+
+
+@pytest.mark.parametrize(("known", "unknown", "tool_"), [(0.1, 0.0, "list_issues"), (0.0, 0.1, "fetch")])
+def test_reading_counts_otherwise_where_tools_have_no_examples(
+    registry: Registry, words: WordEmbedder, known: float, unknown: float, tool_: str
+):
+    reader = FavoursDownloads()
+    router = Router(registry, words, tau=10.0, threshold=0.0, cross_encoder=reader)
+    reader.fingerprint = router.calibration.reader
+    warm = router._warm()
+    warm.calibration = replace(warm.calibration, reader_weight=known, reader_weight_unknown=unknown)
+    assert router.route("List the open issues").tool == tool_
+    # With an example for each tool it is the other way round.
+    for name in router.index.names:
+        router.add_example(f"Anything of {name} 1", name)
+    other = {"fetch": "list_issues", "list_issues": "fetch"}[tool_]
+    assert router.route("List the open issues").tool == other
+
+
+def test_the_weight_of_reading_goes_with_the_share_of_tools_that_have_examples(
+    registry: Registry, words: WordEmbedder
+):
+    router = Router(registry, words)
+    router.add_example("Anything at all", "fetch")
+    stage = router.scores("List the open issues")
+    place = stage.names.index("fetch")
+    other = stage.names.index("list_issues")
+    weights = ReaderWeights(known=0.2, unknown=0.4)
+    assert weights.over(stage, [place]) == pytest.approx(0.2)
+    assert weights.over(stage, [other]) == pytest.approx(0.4)
+    assert weights.over(stage, {place: 1.0, other: 2.0}.keys()) == pytest.approx(0.3)
+    assert weights.over(stage, []) == pytest.approx(0.2)
+
+
+def test_a_decision_says_what_else_moved_the_scores(words: WordEmbedder):
+    number = {"type": "integer"}
+    issue = tool("get_issue", "Get an issue.", server="github", number=number)
+    issue = replace(issue, input_schema={**issue.input_schema, "required": ["number"]})
+    tools = [issue, tool("get_ticket", "Get an issue.", server="gitlab")]
+    router = Router(Registry.of(tools), words, cross_encoder=LongestName(), tau=10.0, threshold=0.0)
+    candidates = {one.tool: one for one in router.route("Get the issue on GitLab").candidates}
+    assert candidates["get_issue"].notes == ("needs a number",)
+    assert candidates["get_ticket"].notes == ("its server is named",)
+    assert all(0 <= one.cross_encoder <= 1 for one in candidates.values() if one.cross_encoder is not None)
+    again = json.loads(json.dumps(router.route("Get the issue on GitLab").to_dict()))
+    assert ["its server is named"] in [one["notes"] for one in again["candidates"]]
 
 
 def test_the_margin_may_equal_tau(registry: Registry, words: WordEmbedder):
