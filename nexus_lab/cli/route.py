@@ -145,6 +145,26 @@ def calibrate(
     learn_from: Annotated[
         Source, typer.Option(help='What "no tool fits" is fitted to: the files, the package, or all.')
     ] = Source.FILES,
+    unknown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Requests for tools nobody knows, a line each: {"query", "gold_tool"}; what reading counts '
+            "over tools without examples.",
+        ),
+    ] = None,
+    unknown_registry: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The tools that --unknown is for.")
+    ] = None,
+    kept_apart: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Of --unknown, only what train-gate --kept-apart left out.",
+        ),
+    ] = 0.0,
     target: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of answerable requests that may be refused.")
     ] = 0.05,
@@ -158,8 +178,14 @@ def calibrate(
 
     Says how often they err. Routers use what was found from then on.
     """
+    from nexus_lab.registry import load_registry
     from nexus_lab.routing import Router, calibrate_router, save_calibration
+    from nexus_lab.routing.calibrate_seen import Unknown
 
+    if (unknown is None) != (unknown_registry is None):
+        raise NexusError(
+            "--unknown and --unknown-registry go together", next_step="give both of them, or none"
+        )
     router = Router(registry, embedder)
     _warm(router)
     with console.status("routing"):
@@ -173,6 +199,9 @@ def calibrate(
             share=share,
             held=held,
             learn_from=learn_from.value,
+            unknown=Unknown(load_registry(unknown_registry), unknown, kept_apart)
+            if unknown is not None and unknown_registry is not None
+            else None,
         )
     _show_calibration(found)
     console.print(_safe(f"wrote {save_calibration(found, out)}"))
@@ -203,6 +232,7 @@ def _show(decision: RoutingDecision) -> None:
     for column in ("score", "dense", "lexical", "example", "reader"):
         table.add_column(column, justify="right")
     table.add_column("matched")
+    table.add_column("also counted")
     for place, candidate in enumerate(decision.candidates, start=1):
         chosen = candidate.tool == decision.tool
         table.add_row(
@@ -214,6 +244,7 @@ def _show(decision: RoutingDecision) -> None:
             _number(candidate.example),
             _number(candidate.cross_encoder),
             _safe(candidate.view or "", style="dim", limit=_VIEW_WIDTH),
+            _safe(", ".join(candidate.notes), style="dim"),
         )
     console.print(table)
     outcome = decision.outcome.value
@@ -240,7 +271,10 @@ def _show_calibration(found: RouterCalibration) -> None:
         console.print(
             _safe(f"top-1 {first['top1']:.1%} without reading, {last['top1']:.1%} with all of them read")
         )
-        console.print(_safe(f"one unit of the cross-encoder's score counts {found.reader_weight:g}"))
+        counts = f"{found.reader_weight:g}"
+        if found.reader_weight_unknown is not None:
+            counts += f", over tools without examples {found.reader_weight_unknown:g}"
+        console.print(_safe(f"one unit of the cross-encoder's score counts {counts}"))
     console.print(_safe(f"tau = {gate.tau:.4f}: percentile {gate.percentile:g} of {gate.n} margins"))
     line = (
         f"threshold = {abstention.threshold:.4f} at {abstention.n_tools} tools, {abstention.slope:+.4f} for"

@@ -12,7 +12,7 @@ from nexus_lab.registry import Registry, load_registry
 from nexus_lab.routing.base import CalibrationError
 from nexus_lab.routing.calibrate_fitting import FOLDS, Fitting, fold_of
 from nexus_lab.routing.calibrate_package import package_observations
-from nexus_lab.routing.calibrate_seen import Seen, see
+from nexus_lab.routing.calibrate_seen import Seen, Unknown, see, see_unknown
 from nexus_lab.routing.calibration import (
     READER_WEIGHT,
     Calibration,
@@ -51,6 +51,7 @@ def calibrate_router(
     share: float = 1.0,
     held: float = 0.0,
     learn_from: str = "files",
+    unknown: Unknown | None = None,
     on_progress: Progress | None = None,
 ) -> RouterCalibration:
     """Calibrate the gate, the weight of the cross-encoder and the abstention over the router's registry.
@@ -78,6 +79,9 @@ def calibrate_router(
         `train_reader` was told to hold.
     learn_from
         What the probability that no tool fits is fitted to: ``files``, the ``package``, or ``all``.
+    unknown
+        Requests for tools that no model learned from, by which reading is weighed where tools have no
+        examples; `pairs` say what it counts without them.
 
     Raises
     ------
@@ -104,6 +108,10 @@ def calibrate_router(
     described = f"{len(ours)} requests of {pairs.name} over {registry.name} ({len(registry)} tools)"
     seen = [see(router, row, registry.name) for row in _told(ours, tell, "confusable requests")]
     weight = _reader_weight(seen)
+    apart_weight = None
+    if unknown is not None and seen[0].logits:
+        tell("requests for unknown tools", 0.0)
+        apart_weight = _reader_weight(see_unknown(router, unknown, share))
     reads = bool(seen[0].logits) and weight >= _WORTH_READING
     size = len(registry)
     over = [row for row in without if not row.get("tools") and size in row.get("registry_valid", (size,))]
@@ -133,16 +141,19 @@ def calibrate_router(
             {"percentile" if risk is None else "risk": percentile if risk is None else risk, "target": target}
             | ({"share": share} if share < 1 else {})
             | ({"held": held} if held else {})
-            | ({"learn-from": learn_from} if learn_from != "files" else {}),
+            | ({"learn-from": learn_from} if learn_from != "files" else {})
+            | (unknown.options if unknown is not None else {}),
         ),
         settings={
             "embedder_name": router.embedder.name,
             "registry_fingerprint": registry.fingerprint,
             "pairs_sha256": file_digest(pairs),
             "negatives_sha256": [file_digest(path) for path in negatives],
+            **({"unknown_sha256": file_digest(unknown.rows)} if unknown is not None else {}),
         },
         reader=getattr(router.cross_encoder, "fingerprint", None),
         reader_weight=weight,
+        reader_weight_unknown=apart_weight,
         no_tool=judge.before,
         no_tool_read=judge.after,
         curve=tuple(curve),

@@ -8,17 +8,47 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.routing.abstain import reading_signals, stage_signals
+from nexus_lab.routing.base import CalibrationError
 from nexus_lab.routing.deciding import read_candidates, reread
 from nexus_lab.routing.examples import ExampleScores
 from nexus_lab.routing.gate import Ranking, rank
+from nexus_lab.routing.router import Router
+from nexus_lab.routing.rows import read_rows, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from nexus_lab.routing.router import Router
+    from nexus_lab.registry import Registry
     from nexus_lab.routing.scoring import StageScores
 
-__all__ = ["Seen", "of_part", "see", "see_part"]
+__all__ = ["Seen", "Unknown", "of_part", "see", "see_part", "see_unknown"]
+
+_MOST_UNKNOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Requests for tools that nobody knows.
+
+    Attributes
+    ----------
+    registry, rows
+        The tools, and JSON Lines of ``query``, ``context`` and ``gold_tool`` (or ``right``).
+    kept_apart
+        Only requests for this share of the tools, by a hash of their names, take part: what `train_reader`
+        was given. 0 takes all.
+    """
+
+    registry: Registry
+    rows: Path
+    kept_apart: float = 0.0
+
+    @property
+    def options(self) -> dict[str, str | float]:
+        """How the command line says it."""
+        told: dict[str, str | float] = {"unknown": self.rows.name, "unknown-registry": self.registry.name}
+        return told | ({"kept-apart": self.kept_apart} if self.kept_apart else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +104,34 @@ def see_part(router: Router, row: Mapping[str, Any], over: str, names: Sequence[
     stage = of_part(router.scores(row["query"], row.get("context") or ()), names)
     right = {stage.names.index(row["right"])} if row.get("right") in stage.names else set()
     return _seen(router, row, over, stage, frozenset(right), read=read)
+
+
+def see_unknown(router: Router, unknown: Unknown, share: float) -> list[Seen]:
+    """Return what is seen of the share of the requests for unknown tools, 200 at most, without examples.
+
+    Raises
+    ------
+    CalibrationError
+        When there are none.
+    """
+    given = ({"right": row.get("gold_tool"), **row} for row in read_rows(unknown.rows))
+    rows = [
+        row
+        for row in given
+        if row["right"] in unknown.registry
+        and share_of(row["query"]) < share
+        and (not unknown.kept_apart or share_of(row["right"]) < unknown.kept_apart)
+    ]
+    if not rows:
+        raise CalibrationError(
+            f"no request of {unknown.rows.name} is for a tool of {unknown.registry.name!r} kept apart",
+            next_step="give the registry that the requests are for, and the share that training was given",
+        )
+    bare = Router(
+        unknown.registry, router.embedder, cross_encoder=router.cross_encoder, known=False, store=False
+    )
+    chosen = sorted(rows, key=lambda row: share_of(row["query"]))[:_MOST_UNKNOWN]
+    return [see(bare, row, unknown.registry.name) for row in chosen]
 
 
 def of_part(stage: StageScores, names: Sequence[str]) -> StageScores:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from nexus_lab.cli._app import app
 from nexus_lab.routing import (
     CalibrationError,
     Router,
@@ -15,10 +18,14 @@ from nexus_lab.routing import (
     read_rows,
     save_calibration,
 )
+from nexus_lab.routing.calibrate_seen import Unknown
+from nexus_lab.routing.rows import share_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from routing_tools import WordEmbedder
 
     from nexus_lab.registry import Registry
@@ -81,6 +88,80 @@ def test_a_stored_calibration_is_used_by_the_next_router(
     assert router.tau == found.gate.tau
     assert router.threshold == pytest.approx(found.abstention.at(6))
     assert router.route("Tell the time").settings["tau_from"] == "user"
+
+
+class Oracle:
+    """A cross-encoder that knows the tool of some requests, and is wrong about all others."""
+
+    name, fingerprint = "oracle", "oracle-1"
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self._known = known
+        self.asked: list[str] = []
+
+    def score(self, request: str, documents: Sequence[str]) -> NDArray[np.float32]:
+        self.asked.append(request)
+        start = self._known.get(request)
+        return np.asarray(
+            [0.0 if start is None else 5.0 * document.startswith(start) for document in documents],
+            np.float32,
+        )
+
+
+def test_reading_is_weighed_apart_over_tools_that_nobody_knows(
+    tmp_path: Path, registry: Registry, words: WordEmbedder
+):
+    rows = [
+        {"query": "What needs doing", "gold_tool": "list_issues"},
+        {"query": "How late is it", "gold_tool": "get_current_time"},
+        {"query": "Merge it", "gold_tool": "merge"},
+    ]
+    reader = Oracle({"What needs doing": "list issues", "How late is it": "get current time"})
+    router = Router(registry, words, cross_encoder=reader)
+    pairs = write(tmp_path / "pairs.jsonl", PAIRS[:3])
+    unknown = Unknown(registry, write(tmp_path / "unknown.jsonl", rows))
+    found = calibrate_router(router, pairs, unknown=unknown)
+    # Of the pairs the scores alone find every tool, so reading, which says nothing of them, counts least.
+    assert found.reader_weight == 0.0
+    assert found.reader_weight_unknown is not None
+    assert found.reader_weight_unknown > 0.0
+    assert found.command.endswith("--unknown unknown.jsonl --unknown-registry registry")
+    assert len(found.settings["unknown_sha256"]) == 64
+    assert calibrate_router(router, pairs).reader_weight_unknown is None
+    save_calibration(found)
+    again = Router(registry, words, cross_encoder=reader)
+    assert again.reader_weights == (0.0, found.reader_weight_unknown)
+
+
+def test_only_requests_for_tools_that_training_left_out_weigh_reading(
+    tmp_path: Path, registry: Registry, words: WordEmbedder
+):
+    names = ("list_issues", "get_current_time", "create_branch", "fetch", "search")
+    rows = write(
+        tmp_path / "unknown.jsonl",
+        [{"query": f"Do {name.replace('_', ' ')}", "gold_tool": name} for name in names],
+    )
+    pairs = write(tmp_path / "pairs.jsonl", PAIRS[:3])
+    reader = Oracle({})
+    calibrate_router(
+        Router(registry, words, cross_encoder=reader), pairs, unknown=Unknown(registry, rows, 0.5)
+    )
+    asked = {request for request in reader.asked if request.startswith("Do ")}
+    apart = {f"Do {name.replace('_', ' ')}" for name in names if share_of(name) < 0.5}
+    assert asked == apart
+    assert 0 < len(apart) < len(names)
+    with pytest.raises(CalibrationError, match="kept apart"):
+        calibrate_router(
+            Router(registry, words, cross_encoder=reader), pairs, unknown=Unknown(registry, rows, 1e-9)
+        )
+
+
+def test_unknown_requests_come_with_their_registry(tmp_path: Path, registry: Registry):
+    path, pairs = registry.save(tmp_path / "tools.json"), write(tmp_path / "pairs.jsonl", PAIRS)
+    told = ["route", "calibrate", "--pairs", str(pairs), "--registry", str(path), "--unknown", str(pairs)]
+    run = CliRunner().invoke(app, told)
+    assert run.exit_code != 0
+    assert "go together" in str(run.exception)
 
 
 def test_pairs_of_another_registry_do_not_calibrate(tmp_path: Path, registry: Registry, words: WordEmbedder):
