@@ -10,7 +10,7 @@ import numpy as np
 from nexus_lab.bench.base import Result, ResultFile, ResultsError, insist_positive, median_interval
 from nexus_lab.bench.routing_baselines import Baselines
 from nexus_lab.bench.routing_figures import OWN, REGISTRY, Refusable, Seen, confusions, figures
-from nexus_lab.bench.routing_rows import asked_rows, right_tools, unlearned
+from nexus_lab.bench.routing_rows import asked_for, asked_rows, of_servers, right_tools, unlearned
 from nexus_lab.registry import Registry, load_registry
 from nexus_lab.routing import EmbeddingStore, Router, load_embedder
 from nexus_lab.routing.deciding import reread
@@ -80,6 +80,8 @@ def run(
     systems: Sequence[str] = SYSTEMS,
     subsets: Mapping[str, Sequence[str]] | None = None,
     apart: float = 0.0,
+    tools_apart: float = 0.0,
+    servers: Sequence[str] = (),
     known: bool = True,
     embedder: Embedder | str = "bundled",
     cross_encoder: CrossEncoder | str | None = "auto",
@@ -122,6 +124,11 @@ def run(
     apart
         Share of the requests, by a hash of their text, that is left out: what `calibrate_router` was given
         as its ``share``.
+    tools_apart
+        Ask only for this share of the tools, by a hash of their names: those that `train_reader` and
+        `train_embedder` were given as ``kept_apart``. 0 asks for all.
+    servers
+        Leave only the tools of these servers in the registry; all by default.
     known
         Give tools of public servers the requests that come with the package, as examples.
     embedder, cross_encoder
@@ -134,15 +141,15 @@ def run(
     Raises
     ------
     ResultsError
-        When no request belongs to the registry, a system is unknown, or a size is below 1.
+        When no request belongs to the registry, a system or a server is unknown, or a size is below 1.
     """
     for size in sizes or ():
         insist_positive(size=size)
     unknown = sorted(set(systems) - set(SYSTEMS))
     if unknown:
         raise ResultsError(f"unknown system {unknown[0]!r}", next_step=f"choose from {', '.join(SYSTEMS)}")
-    tools = registry if isinstance(registry, Registry) else load_registry(registry)
-    asked = [row for row in asked_rows(queries, apart) if isinstance(row.get("gold_tool"), str)]
+    tools = of_servers(registry if isinstance(registry, Registry) else load_registry(registry), servers)
+    asked = asked_for(asked_rows(queries, apart), tools_apart)
     without = asked_rows(negatives, apart) if negatives is not None else []
     rows, refusable = unlearned(asked), unlearned(without)
     model = embedder if not isinstance(embedder, str) else load_embedder(embedder, threads=threads)
@@ -184,6 +191,8 @@ def run(
         "fingerprint": tools.fingerprint,
         "queries": queries.name,
         "apart": apart,
+        "tools_apart": tools_apart,
+        "servers": list(servers),
         "known": known,
         "negatives": negatives.name if negatives else None,
         "examples": len(plan.examples),
@@ -301,7 +310,8 @@ def _as_read(router: Router, query: str, stage: StageScores, context: Sequence[A
     if stage.named:
         return ranking.order
     logits = router.read(query, stage, context)
-    return np.asarray(reread(stage, ranking, logits, router.reader_weight), np.intp)
+    weight = router.reader_weights.over(stage, logits.keys())
+    return np.asarray(reread(stage, ranking, logits, weight), np.intp)
 
 
 class _OwnTools:

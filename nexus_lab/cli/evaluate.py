@@ -246,6 +246,18 @@ def routing(
             help="Leave out what the gate was calibrated on: the --share of nexus-lab route calibrate.",
         ),
     ] = 0.0,
+    tools_apart: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Ask only for tools that training left out: the --kept-apart of nexus-lab train-gate.",
+        ),
+    ] = 0.0,
+    server: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only tools of this server; repeat.")
+    ] = None,
     embedder: Annotated[
         str,
         typer.Option(
@@ -305,6 +317,8 @@ def routing(
             systems=system or bench.SYSTEMS,
             subsets=read_id_lists(ids) if ids is not None else None,
             apart=apart,
+            tools_apart=tools_apart,
+            servers=server or (),
             known=known,
             embedder=embedder,
             cross_encoder="bundled" if reader else None,

@@ -166,6 +166,27 @@ def test_the_share_for_the_calibration_is_left_out(tmp_path: Path, registry: Reg
     assert next(one.n for one in part.results if one.metric == "top1") == len(kept)
 
 
+def test_only_tools_that_training_left_out_are_asked_for(
+    tmp_path: Path, registry: Registry, words: WordEmbedder
+):
+    queries = write(tmp_path / "queries.jsonl", QUERIES)
+    found = bench.run(registry, queries, tools_apart=0.5, systems=["full"], embedder=words)
+    kept = [row for row in QUERIES[:4] if share_of(row["gold_tool"]) < 0.5]
+    assert 0 < len(kept) < 4
+    assert next(one.n for one in found.results if one.metric == "top1") == len(kept)
+    assert found.settings["tools_apart"] == 0.5
+
+
+def test_only_the_tools_of_some_servers_take_part(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    queries = write(tmp_path / "queries.jsonl", QUERIES)
+    found = bench.run(registry, queries, servers=["files", "web"], systems=["full"], embedder=words)
+    assert {one.case["n_tools"] for one in found.results} == {2}
+    # The web's search is not there any more, so the plain name is that of the files' one.
+    assert found.settings["left_out"] == {2: 3}
+    with pytest.raises(ResultsError, match="no tool of a server 'mail'"):
+        bench.run(registry, queries, servers=["web", "mail"], embedder=words)
+
+
 def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, words: WordEmbedder):
     own = [{"name": "braise", "description": "Braise cabbage"}, {"name": "fry", "description": "Fry leeks"}]
     rows = [{"query": "Wash windows", "kind": "irrelevance", "tools": own}]
