@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nexus_lab.agent import Event, EventKind
 from nexus_lab.agent.rows import RoutingRow
-from nexus_lab.lab.fragments import fragment
 from nexus_lab.lab.panel import Panel
 from nexus_lab.lab.routing_book import Note, RoutingBook
+from nexus_lab.lab.routing_page import routing_page
 from nexus_lab.lab.routing_records import DecisionRow, of_box, of_event, of_note, requests_in
 from nexus_lab.lab.wire import BadRequest, Lane, instant, job, to_json
 from nexus_lab.registry import neutralise
@@ -30,20 +30,6 @@ __all__ = ["RoutingPanel"]
 _KEPT = 5000
 _SENT = 200
 _MARGINS_SENT = 2000
-_TEMPLATE = """
-<section class="nl-routing"><h2>Routing</h2>
-<p>tau = {{ part.tau | number(4) }}, {{ part.provenance }}; {{ part.examples }} examples</p>
-<table><thead><tr><th>Request</th><th>Decision</th><th>Tool</th><th>Margin</th><th>tau</th><th>Mark</th>
-<th>Why</th></tr></thead><tbody>
-{% for row in part.decisions %}
-<tr><td>{{ row.request }}</td><td class="num">{{ row.decision }}</td>
-<td class="num"><code>{{ row.tool or "no tool" }}</code></td>
-<td class="r num">{{ row.margin | number(4) }}</td><td class="r num">{{ row.tau | number(4) }}</td>
-<td>{{ row.mark or "" }}{{ " (" ~ row.right_tool ~ ")" if row.right_tool else "" }}</td>
-<td>{{ row.reason }}</td></tr>
-{% endfor %}
-</tbody></table></section>
-"""
 
 
 class RoutingPanel(Panel):
@@ -313,8 +299,8 @@ class RoutingPanel(Panel):
         return pl.DataFrame(rows, schema=schema)
 
     def to_html(self) -> str:
-        """Return the decisions as a static fragment."""
-        return fragment(_TEMPLATE, part=to_json(self.part()))
+        """Return the decisions, what stands behind the newest, and the calibration, as a static fragment."""
+        return routing_page(to_json(self.part()), self._calibrated()[0])
 
 
 def _provenance(calibration: RouterCalibration, origin: str) -> str:

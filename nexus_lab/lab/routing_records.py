@@ -109,6 +109,8 @@ def of_box(decision: RoutingDecision) -> DecisionRow:
                 "score": item.score,
                 "cross_encoder": item.cross_encoder,
                 "view": item.view.kind.value if item.view is not None else None,
+                "example": item.example,
+                "notes": list(item.notes),
             }
             for item in decision.candidates
         ),

@@ -307,6 +307,18 @@ def test_the_gate_of_the_box_is_the_one_applied(ask, files_desk):
     assert files_desk.parts(["routing"])["routing"]["tau"] == calibrated.tau
 
 
+def test_the_page_shows_what_stands_behind_a_decision_and_where_the_gate_comes_from(ask, files_desk):
+    ask("routing.route", request="<b>use get_current_time</b> in Tokyo", with_conversation=False)
+    html = files_desk.panels["routing"].to_html()
+    assert "Behind “&lt;b&gt;use get_current_time&lt;/b&gt; in Tokyo”" in html
+    assert "<b>" not in html
+    for shown in ("Also counted", "Read, p", "nexus-lab route calibrate", "Told to have no tool", "AUROC"):
+        assert shown in html
+    (row, *_) = files_desk.panels["routing"].decisions
+    assert {"dense", "lexical", "example", "notes", "cross_encoder"} <= set(row.candidates[0])
+    assert f"{sum(row.times_ms.values()):.1f} ms: normalise" in html
+
+
 def test_a_mark_teaches_persists_and_can_be_undone(ask, files_desk):
     request = "what is o'clock over there"
     first = ask("routing.route", request=request, with_conversation=False)
