@@ -14,6 +14,7 @@ from nexus_lab.paths import home
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.embedder import load_embedder, transformer_of
 from nexus_lab.routing.reader import NAME, bare_reader
+from nexus_lab.routing.store import EmbeddingStore
 from nexus_lab.routing.training_rows import described_tools, share_of, training_pool
 from nexus_lab.routing.tune_embedder import EmbedderRecipe, tune_embedder
 from nexus_lab.routing.tune_reader import ReaderRecipe, tune_reader
@@ -104,7 +105,7 @@ def train_reader(
     tell = on_progress or (lambda _what, _done: None)
     recipe = recipe or ReaderRecipe()
     pools = _pools(lessons, without_servers, held)
-    embedder, plain = load_embedder("bundled"), load_embedder("stock")
+    embedder, plain = EmbeddingStore(load_embedder("bundled"), queries=True), load_embedder("stock")
     lists = []
     for number, pool in enumerate(pools):
         tell(

@@ -60,7 +60,7 @@ def candidate_lists(
     Parameters
     ----------
     embedder
-        The router's.
+        The router's; a store is asked as it is, so that several pools share what they embed.
     plain
         Who says that two tools do the same job; an embedder that was tuned to tell tools apart may not.
     """
@@ -70,7 +70,7 @@ def candidate_lists(
 class _Lists:
     def __init__(self, pool: Pool, embedder: Embedder, plain: Embedder, wrong: int) -> None:
         self._pool, self._wrong = pool, wrong
-        store = EmbeddingStore(embedder, queries=True)
+        store = embedder if isinstance(embedder, EmbeddingStore) else EmbeddingStore(embedder, queries=True)
         self._scorer = Scorer(store, known=False)
         self._scorer.apply(Registry.of(pool.tools.values(), name=pool.name))
         keys = {tool.qualified_name: key for key, tool in pool.tools.items()}
