@@ -83,7 +83,7 @@ class Bar:
         return {
             "session": desk.session_name,
             "run": recorder.run if recorder is not None else None,
-            "model": desk.model_name,
+            "model": _without(desk.model_name, desk.quantisation),
             "quantisation": desk.quantisation,
             "context_used": self.used if engine is not None else 0,
             "context_total": engine.n_ctx if engine is not None else 0,
@@ -111,3 +111,10 @@ class Bar:
             return label
         stage = "waiting for approval" if self.waiting else stages[-1] if stages else ""
         return f"{turn[1]}, {stage}" if stage else turn[1]
+
+
+def _without(name: str | None, quantisation: str | None) -> str | None:
+    """Return the model's name without its quantisation at the end, which stands beside it."""
+    if name is None or not quantisation:
+        return name
+    return name.removesuffix(quantisation).rstrip(".-_") or name
