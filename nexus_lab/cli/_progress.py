@@ -20,7 +20,7 @@ __all__ = ["bar", "told_when_stopped"]
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar while the block runs; gives what is to be told of things done and all of them."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

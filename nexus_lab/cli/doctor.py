@@ -49,7 +49,7 @@ def doctor(
 def _table(title: str, *columns: str) -> Table:
     table = Table(box=None, title=title, title_justify="left", title_style="bold", show_header=bool(columns))
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     return table
 
 

@@ -305,7 +305,7 @@ def routing(
     with (
         told_when_stopped("what the generator said is kept"),
         loading as engine,
-        Progress(console=console, transient=True) as progress,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("routing", total=1.0)
         result = bench.run(

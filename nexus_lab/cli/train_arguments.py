@@ -104,7 +104,7 @@ def train_arguments(
     words = ["nexus-lab", *(Path(one).name if "/" in one else one for one in sys.argv[1:])]
     with (
         told_when_stopped("nothing was better than no adapter yet, so none was written"),
-        Progress(console=console, transient=True) as progress,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("training", total=1.0)
         trained = training.train_arguments(

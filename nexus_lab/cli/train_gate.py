@@ -107,7 +107,7 @@ def train_gate(
     seconds = 60 * minutes
     with (
         told_when_stopped("the weights are as they were", next_step="give the command again"),
-        Progress(console=console, transient=True) as progress,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("training", total=1.0)
 
