@@ -48,6 +48,8 @@ class Trajectory:
 def read_trajectories(path: Path) -> list[Trajectory]:
     """Read conversations in the form of tau-bench, one JSON object a line.
 
+    Tool calls may also have the form of OpenAI's API, name and arguments under ``function``.
+
     Where an id comes again, as of several trials of one task, its place is added: names tell cells apart.
 
     Raises
@@ -93,7 +95,33 @@ def _trajectory(line: str, where: str, name: str) -> Trajectory:
         fault = _fault(message)
         if fault:
             raise TrajectoryError(f"{where}, message {number}: {fault}", next_step=_FORM)
-    return Trajectory(str(row.get("id") or name), tuple(messages))
+    return Trajectory(str(row.get("id") or name), tuple(_plain(message) for message in messages))
+
+
+def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose calls have their name and arguments at the top."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_call(call) for call in calls]} if calls else message
+
+
+def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = call.get("function")
+    if "name" in call or not isinstance(inner, dict):
+        return call
+    return {"name": inner["name"], "arguments": _arguments(inner.get("arguments"))}
+
+
+def _arguments(value: Any) -> Any:
+    """Return arguments that are JSON in a text as what they say; others as the model wrote them."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _is_named(call: Any) -> bool:
+    inner = call.get("function") if isinstance(call, dict) else None
+    return isinstance(call, dict) and ("name" in call or (isinstance(inner, dict) and "name" in inner))
 
 
 def _fault(message: Any) -> str:
@@ -102,9 +130,7 @@ def _fault(message: Any) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     if content is not None and not isinstance(content, str):
         return "its 'content' is neither a text nor null"
-    if calls is not None and not (
-        isinstance(calls, list) and all(isinstance(call, dict) and "name" in call for call in calls)
-    ):
+    if calls is not None and not (isinstance(calls, list) and all(map(_is_named, calls))):
         return "its 'tool_calls' is no list of objects with a 'name'"
     if content is None and not calls:
         return "it has neither content nor tool calls"

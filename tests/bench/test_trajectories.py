@@ -66,6 +66,19 @@ def test_an_id_that_comes_again_is_another_conversation(path):
     assert [talk.name for talk in unseen] == ["a (4)"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [('{"to": "Milan"}', {"to": "Milan"}), ({"to": "Milan"}, {"to": "Milan"}), ('{"to": ', '{"to": ')],
+)
+def test_calls_in_the_form_of_openai_are_read(tmp_path, arguments, read):
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    row = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row))
+    (talk,) = read_trajectories(tmp_path / "x.jsonl")
+    (said,) = trajectory_messages(talk)
+    assert json.loads(said["content"]) == {"name": "find", "arguments": read}
+
+
 def test_stretches_are_exact_and_differ(path):
     talks = read_trajectories(path)
     found = [stretch(Words(), talks, number, 60) for number in range(6)]
@@ -102,6 +115,10 @@ def test_what_blocks_are_compiled_behind_and_what_they_are_measured_behind_have_
         ('{"messages": [{"role": "user", "content": 4}]}', "'content'"),
         ('{"messages": [{"role": "user", "content": null}]}', "neither"),
         ('{"messages": [{"role": "assistant", "content": null, "tool_calls": [{}]}]}', "'tool_calls'"),
+        (
+            '{"messages": [{"role": "assistant", "content": null, "tool_calls": [{"function": {}}]}]}',
+            "'tool_calls'",
+        ),
     ],
 )
 def test_another_form_is_refused_with_its_line(tmp_path, text, wrong):
