@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nexus_lab.routing import Router, RoutingDecision
-    from nexus_lab.routing.context import Reference
 
     Message = Mapping[str, Any]
 
@@ -23,16 +22,21 @@ _DECIDES = ("tau", "top_k", "threshold", "examples")
 @dataclass(frozen=True, slots=True)
 class _Made:
     decision: RoutingDecision
-    reference: Reference | None
+    history: tuple[Message, ...]
     router: tuple[Any, ...]
+
+    def holds(self, router: Router, request: str, history: Sequence[Message]) -> bool:
+        """Whether the router would read and decide the same now."""
+        same = self.history == tuple(history)
+        alone = resolve(request, self.history) is None and resolve(request, history) is None
+        return (same or alone) and self.router == _state(router)
 
 
 class DecisionsAhead:
     """Keeps decisions until their turn comes, and gives out those that would still be the same.
 
-    A decision depends on the conversation by what the request refers back to alone, and on the router by its
-    tools, its thresholds and its examples; where one of these has changed, the request has to be routed
-    again.
+    A decision depends on the conversation only where the request refers back, and on the router by its tools,
+    its thresholds and its examples; where one of these has changed, the request has to be routed again.
     """
 
     def __init__(self) -> None:
@@ -42,15 +46,13 @@ class DecisionsAhead:
         """Route a request, and keep the decision for its turn."""
         now = _state(router)
         decision = router.route(request, history)
-        self._made[request] = _Made(decision, resolve(request, history), now)
+        self._made[request] = _Made(decision, tuple(history), now)
         return decision
 
     def take(self, router: Router, request: str, history: Sequence[Message]) -> RoutingDecision | None:
         """Return what was decided of a request, once; ``None`` where that may not hold any more."""
         made = self._made.pop(request, None)
-        if made is None or made.router != _state(router) or made.reference != resolve(request, history):
-            return None
-        return made.decision
+        return made.decision if made is not None and made.holds(router, request, history) else None
 
     def clear(self) -> None:
         """Forget what was not taken."""
