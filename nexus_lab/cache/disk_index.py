@@ -35,7 +35,6 @@ __all__ = ["cut_index", "index_header", "pack_index", "read_index", "unpack_inde
 
 _DIGEST = 32
 _KINDS = tuple(DecodeKind)
-_ROWS = (("chunk", np.int32), ("row", np.int32), ("turns", np.uint16))
 # What reading a file of another version, whose hash agrees all the same, can fail with.
 _FOREIGN = (
     NexusError,
@@ -138,7 +137,12 @@ def unpack_index(index: Index, chunks: tuple[RowChunk, ...]) -> Snapshot | None:
     try:
         program, _ = _header(index)
         schedule = BatchSchedule(_batches(index))
-        rows = RowMap(chunks, *(index[name].astype(kind, casting="same_kind") for name, kind in _ROWS))
+        rows = RowMap(
+            chunks,
+            index["chunk"].astype(np.int32, casting="same_kind"),
+            index["row"].astype(np.int32, casting="same_kind"),
+            index["turns"].astype(np.uint16, casting="same_kind"),
+        )
         found = Snapshot(program, fold(program), rows, index.get("logits"), schedule)
         return found if _sound(found) else None
     except _FOREIGN:

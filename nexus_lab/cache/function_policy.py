@@ -82,9 +82,9 @@ class FunctionPolicy:
         try:
             with watch.watching():
                 said = self.function(replace(moment, host=watch.host))
-                edit = said if isinstance(said, Edit) else Edit(ops=_several(said))
-                ops = tuple(islice(edit.ops, _MOST_OPS + 1))
-                texts = None if edit.texts is None else tuple(islice(edit.texts, _MOST_OPS + 1))
+                wanted, edited = (said.ops, said.texts) if isinstance(said, Edit) else (_several(said), None)
+                ops: tuple[Any, ...] = tuple(islice(wanted, _MOST_OPS + 1))
+                texts = None if edited is None else tuple(islice(edited, _MOST_OPS + 1))
         except Cancelled:
             raise  # stopped in a word with the model
         except _Ended as error:
