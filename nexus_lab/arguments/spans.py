@@ -60,6 +60,8 @@ _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 _USER = re.compile(r"(?<![\w@/.])@([A-Za-z0-9][\w-]*)")
 _SLUG = re.compile(r"(?<![\w/.~@-])([A-Za-z0-9][\w.-]*)/([A-Za-z0-9_.-]*\w)(?:#(\d+))?(?![\w/])")
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z]:\\[\w.\\-]*\w|~?/?[\w.@-]+(?:/[\w.@-]+)+/?|~?/[\w.@-]+/?)")
+# The folder one is in, the one above it, or one's own, where such a sign stands by itself.
+_FOLDER = re.compile(r"(?<=\s)(?:\.\.?|~)/?(?=\s*(?:$|[,;?!]|\.(?:\s|$))|\s+\w)")
 _FILE = re.compile(r"(?<![\w/*])(?:[\w-][\w.-]*\.[A-Za-z]\w{0,5}|\.[A-Za-z][\w.-]*)(?![\w/@])")
 _GLOB = re.compile(r"(?<![\w*/])[\w./-]*\*[\w.*/{},-]*[\w*}]")
 _SHA = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,40}\b", re.IGNORECASE)
@@ -258,6 +260,8 @@ def _paths(text: str) -> Iterator[tuple[int, int, Any, str, int]]:
         value = match[0].rstrip(".,;:")
         if not _NO_SLUG.fullmatch(value):
             yield match.start(), match.start() + len(value), value, "path", -1
+    for match in _FOLDER.finditer(text):
+        yield match.start(), match.end(), match[0], "path", -1
 
 
 def _numbers(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:

@@ -56,6 +56,7 @@ def values(spec: ToolSpec, request: str, *context: dict[str, Any]) -> dict[str, 
             LIST_ISSUES,
             {"owner": "acme", "repo": "webshop", "state": "OPEN"},
         ),
+        ("Show the working tree status of .", tool(("repo_path",), repo_path=TEXT), {"repo_path": "."}),
         (
             'Issues of acme/docs labelled "bug"',
             LIST_ISSUES,
