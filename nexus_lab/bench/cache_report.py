@@ -209,7 +209,8 @@ class CacheSweep:
         return frozenset.intersection(*through) if through else frozenset()
 
     @cached_property
-    def _compared(self) -> CacheSweep:
+    def compared(self) -> CacheSweep:
+        """The same over the shared conversations alone, so that policies can be set against each other."""
         if not self.shared:
             return self
         return replace(self, raw=[row for row in self.raw if row["trajectory"] in self.shared])
@@ -222,7 +223,7 @@ class CacheSweep:
 
     def _line(self, policy: str) -> list[str]:
         def shown(metric: str, form: str) -> str:
-            found = self._compared.figure_of(metric, policy)
+            found = self.compared.figure_of(metric, policy)
             if found is None:
                 return "-"
             interval = "" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]"
@@ -247,8 +248,8 @@ class CacheSweep:
 
         figure = go.Figure()
         for policy in self.policies:
-            cost = self._compared.figure_of("cost", policy)
-            nll = self._compared.figure_of("nll_per_token", policy)
+            cost = self.compared.figure_of("cost", policy)
+            nll = self.compared.figure_of("nll_per_token", policy)
             if cost is None or nll is None:
                 continue
             figure.add_scatter(

@@ -74,7 +74,7 @@ def marked_front(points: Iterable[PolicyPoint]) -> tuple[PolicyPoint, ...]:
 def points_of(source: CacheSweep | PolicySearch) -> tuple[PolicyPoint, ...]:
     """Return the points of a replay or a search that has just been made."""
     if isinstance(source, CacheSweep):
-        return marked_front(_of_results(source.figures))
+        return marked_front(_of_results(source.compared.figures))
     trials = [trial for trial in source.trials if trial.nll is not None and trial.cost is not None]
     return marked_front(
         PolicyPoint(
@@ -153,7 +153,7 @@ def _prices_of(settings: Mapping[str, Any], path: Path) -> Prices | None:
 def _of_folder(folder: Path, prices: Prices) -> list[PolicyPoint]:
     if (folder / SETTINGS).is_file():
         with _readable(folder):
-            sweep = CacheSweep.read(folder, prices=prices)
+            sweep = CacheSweep.read(folder, prices=prices).compared
         return _figures_of(sweep, folder)
     journal = folder / JOURNAL
     if not journal.is_file():

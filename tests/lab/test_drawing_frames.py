@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from nexus_lab.bench.cache_report import SETTINGS
 from nexus_lab.bench.sweep import JOURNAL
 from nexus_lab.lab.drawing import el, frame_height, html_of, note, table
 from nexus_lab.lab.pareto import ParetoFront
@@ -73,6 +74,17 @@ def test_a_folder_shows_the_search_that_went_on_last(tmp_path):
     assert points(6) == {"full": (4.0, 400.0), "trim": (5.0, 300.0)}
     entries.append(("trial few 1", trial("full", "a")))
     assert points(7) == {"full": (1.0, 100.0)}
+
+
+def test_policies_of_a_replay_stand_over_the_same_conversations(tmp_path):
+    hard = {**row("full", "long", 0.0, 0), "declined": "too long", "declined_code": "context_full"}
+    rows = [row("full", "one", 10.0, 100), hard, row("trim", "one", 11.0, 90), row("trim", "long", 1.0, 900)]
+    keys = [str(number) for number in range(len(rows))]
+    (tmp_path / SETTINGS).write_text(json.dumps({"settings": {"dry": False}, "keys": keys}))
+    lines = ({"key": key, "rows": [item], "seconds": 1.0} for key, item in zip(keys, rows, strict=True))
+    (tmp_path / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = {item.policy: (item.nll, item.cost, item.n) for item in read_points(tmp_path)}
+    assert found == {"full": (1.0, 100.0, 1), "trim": (1.1, 90.0, 1)}
 
 
 def test_the_numbers_of_the_front_lie_above_other_points():
