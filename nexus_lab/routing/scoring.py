@@ -52,7 +52,7 @@ _EXAMPLE_LEAD = 0.04
 _WHOLE_LEAST, _WHOLE_MOST = 0.3, 0.8
 SCORING = (
     f"cosine of views, wholes, examples - {_EXAMPLE_LEAD}, + {LEXICAL_WEIGHT} x BM25/(BM25+8), masked, "
-    "- what is missing or unplaced"
+    "- what is missing, unplaced or foreign, + a named server"
 )
 # A request that refers back: share of the text of the turns before it and itself, and what a tool of the
 # server that was called last gains. On 88 requests of our own that were kept apart this gives 59 % top-1 and
