@@ -55,7 +55,7 @@ __all__ = ["NAME", "Disagreement", "Trained", "answer_row", "train_arguments"]
 
 NAME = "arguments"
 _HELD = 0.15
-_MOST_HELD, _MOST_JUDGED, _MOST_APART = 100, 24, 60
+_MOST_HELD, _MOST_JUDGED, _MOST_APART = 100, 24, 40
 _ROUNDS = 4
 _LONGEST = 1024
 # Nats between the next tokens of two runs of the same weights; quantized ones differ by some hundredths.

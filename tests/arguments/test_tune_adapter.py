@@ -149,9 +149,10 @@ def test_models_whose_adapters_are_not_written_are_declined(kind: str, model_pat
 
 
 @needs_extra
-def test_only_the_answers_tokens_count(model_path: Callable[[str], Path]):
+def test_only_the_answers_tokens_count(model_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch):
     import torch
 
+    monkeypatch.setattr(tune_adapter, "halves_are_faster", lambda: False)
     model = random_adapter(model_path("plain"))
     rows = [AnswerRow(tuple(TOKENS[:20].tolist()), 14), AnswerRow(tuple(TOKENS[20:31].tolist()), 9)]
     expected = []
@@ -163,6 +164,18 @@ def test_only_the_answers_tokens_count(model_path: Callable[[str], Path]):
     assert len(losses) == 6 + 2
     np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-4)
     assert rates(model, rows).loss == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@needs_extra
+def test_halves_change_the_loss_by_little(model_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch):
+    model = random_adapter(model_path("plain"))
+    rows = [AnswerRow(tuple(TOKENS[:20].tolist()), 14), AnswerRow(tuple(TOKENS[20:31].tolist()), 9)]
+    found = []
+    for halves in (False, True):
+        monkeypatch.setattr(tune_adapter, "halves_are_faster", lambda halves=halves: halves)
+        found.append(rates(model, rows).loss)
+    assert found[0] != found[1]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
 
 
 @needs_extra
