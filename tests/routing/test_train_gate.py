@@ -186,17 +186,19 @@ def test_there_must_be_something_to_learn_from(registry: Registry):
 
 
 @pytest.mark.model
-def test_pairs_score_the_same_however_they_are_read_together():
+@pytest.mark.parametrize(("kernel", "off"), [("float32", 1e-4), ("int8", 0.1)])
+def test_pairs_score_the_same_however_they_are_read_together(kernel: str, off: float):
     from nexus_lab.routing.pair_model import pair_scores
     from nexus_lab.routing.reader import load_reader
 
-    reader = load_reader()
+    # In INT8 a last bit that differs may round to another level.
+    reader = load_reader(kernel)
     texts = ["fetch Download a web page.", "get current time", "list issues " + "of a repository " * 12]
     one_by_one = np.concatenate([reader.score("How late is it?", [text]) for text in texts])
     pairs = [("How late is it?", text) for text in texts]
     for together in (2, 3):
         found = pair_scores(reader._model, reader._tokenizer, pairs, together=together)
-        np.testing.assert_allclose(found.detach().numpy(), one_by_one, atol=2e-3)
+        np.testing.assert_allclose(found.detach().numpy(), one_by_one, atol=off)
 
 
 @pytest.mark.model
