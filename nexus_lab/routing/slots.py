@@ -134,7 +134,7 @@ class Slots:
         told = ("needs {}", "has no use for {}", "nothing of its server takes {}")
         return [
             tuple(
-                words.format(_WORDS[_Kind(column)])
+                words.format(_WORDS[_Kind(int(column))])
                 for words, flags in zip(told, held, strict=True)
                 for column in np.flatnonzero(flags[place])
             )
@@ -146,7 +146,7 @@ class Slots:
         told = found if before is None else found | _columns(brought_before(before))
         placed = _columns(_PLACED)
         taken = self._takes.any(axis=0)  # what no tool at all takes says nothing of any
-        foreign = ~self._at_home & told & placed & taken
+        foreign: Flags = np.asarray(~self._at_home & told & placed & taken)
         if found[_Kind.HASH] and taken[_Kind.HASH]:
             foreign[:, _Kind.HASH] = ~self._takes[:, _Kind.HASH]
         return _Held(self._needs & ~told, ~self._takes & found & placed, foreign)
