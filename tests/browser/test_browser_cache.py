@@ -163,9 +163,9 @@ def test_a_node_is_chosen_by_key_and_its_restore_is_planned(page: Page, cache):
 
 def test_limits_and_counters_are_shown(cache):
     rows = box(cache, "Where the rows are")
-    for name in ("KV cells", "snapshot arena"):
+    for name in ("KV cells", "snapshot arena", "disk"):
         expect(rows.get_by_role("img", name=re.compile(f"^{name}: .* of .*%"))).to_be_visible()
-    expect(rows).to_contain_text("none kept on disk")
+    expect(rows).to_contain_text("only you may read them")
     expect(rows.get_by_role("table", name="Counters of the cache")).to_contain_text(
         "chunks of rows that went"
     )
