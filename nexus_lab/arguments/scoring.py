@@ -61,7 +61,8 @@ class Scoring:
         found = {name: facts[key] for name in asdict(cls()) if (key := f"{_FACTS}{name}") in facts}
         if len(found) < len(asdict(cls())) or found["likelihood"] <= 0 or found["most"] < 1:
             return None
-        return cls(**{**found, "most": int(found["most"])})
+        most = int(found.pop("most"))
+        return cls(**found, most=most)
 
     def to_facts(self) -> dict[str, float]:
         """Return what an adapter's header says of it."""

@@ -94,7 +94,7 @@ class AdapterRecipe:
     """
 
     rank: int = 8
-    alpha: float = 16.0
+    alpha: int = 16
     modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     first_layer: int = 0
     rows: int = 4

@@ -94,7 +94,7 @@ def train_arguments(
     learned, apart = _exercises(cases or [], sessions or [], tools)
     recipe = AdapterRecipe(
         rank=rank,
-        alpha=2.0 * rank,
+        alpha=2 * rank,
         learning_rate=rate,
         first_layer=first_layer,
         seconds=60 * minutes,
