@@ -29,6 +29,11 @@ NAMED = 0.05
 """What a tool gains when the request names its server."""
 # A word that other servers' tools have as well, such as time, fetch or search, names no server.
 _OWN_SHARE = 0.9
+# Nor does a word that is said of anything: "what did I break this time?".
+_ORDINARY = frozenset(
+    "everything fetch file files filesystem mail maps memory mobile search server sequential thinking time "
+    "tools web word".split()
+)
 _TURNS, _TURN_WORDS = 8, 60
 # Of the lexical index GitHub is two words.
 _WORD = re.compile(r"[^\W_]+")
@@ -89,7 +94,7 @@ def _names(tools: Sequence[ToolSpec], places: dict[str, list[int]]) -> dict[str,
         return {}
     having: dict[str, list[str]] = {}
     for server in places:
-        for word in dict.fromkeys(_words(server)):
+        for word in dict.fromkeys(word for word in _words(server) if word not in _ORDINARY):
             having.setdefault(word, []).append(server)
     speakers: dict[str, list[str | None]] = {word: [] for word in having}
     for tool in tools:

@@ -145,9 +145,9 @@ class Slots:
         found = _columns(brought(request))
         told = found if before is None else found | _columns(brought_before(before))
         placed = _columns(_PLACED)
-        taken = self._takes.any(axis=0)  # what no tool at all takes says nothing of any
+        taken: Flags = np.asarray(self._takes.any(axis=0))  # what no tool at all takes says nothing of any
         foreign: Flags = np.asarray(~self._at_home & told & placed & taken)
-        if found[_Kind.HASH] and taken[_Kind.HASH]:
+        if _Kind.HASH in np.flatnonzero(found & taken):
             foreign[:, _Kind.HASH] = ~self._takes[:, _Kind.HASH]
         return _Held(self._needs & ~told, ~self._takes & found & placed, foreign)
 

@@ -34,7 +34,7 @@ def finder(tools: list[ToolSpec]) -> ServerFinder:
         ("What is the time?", []),  # another server's tool speaks of it as well
         ("Search for pages", []),
         ("Ask Brave for pages", [4]),
-        ("Which files are there?", [5]),
+        ("Which files are there?", []),  # an ordinary word
         ("What is open?", []),
     ],
 )
@@ -59,6 +59,10 @@ def test_one_server_alone_is_not_told_from_others():
     assert finder([]).gain("What is open on GitHub?").shape == (0,)
     unknown = [tool("a", "A", server=None), tool("b", "B", server="github")]
     assert not finder(unknown).gain("On GitHub").any()
+
+
+def test_an_ordinary_word_names_no_server_whatever_tools_there_are():
+    assert not finder([TOOLS[0], TOOLS[2]]).gain("What did I break this time?").any()
 
 
 def test_twins_on_two_servers_are_told_by_the_name():
