@@ -31,8 +31,25 @@ NAMED = 0.05
 _OWN_SHARE = 0.9
 # Nor does a word that is said of anything: "what did I break this time?".
 _ORDINARY = frozenset(
-    "everything fetch file files filesystem mail maps memory mobile search server sequential thinking time "
-    "tools web word".split()
+    [
+        "everything",
+        "fetch",
+        "file",
+        "files",
+        "filesystem",
+        "mail",
+        "maps",
+        "memory",
+        "mobile",
+        "search",
+        "server",
+        "sequential",
+        "thinking",
+        "time",
+        "tools",
+        "web",
+        "word",
+    ]
 )
 _TURNS, _TURN_WORDS = 8, 60
 # Of the lexical index GitHub is two words.
