@@ -27,7 +27,7 @@ describe("routing panel", () => {
 
   it("tells what stage 1 adds to cosine and words", () => {
     const row = { tool: "a", dense: 0.262, lexical: 0.072, score: 0.3484, cross_encoder: null, view: null };
-    expect(gain(row, 0.5)).toBe(" with 0.050 for the server called last");
+    expect(gain(row, 0.5)).toBe(" with 0.050 for the server named or called last");
     expect(gain({ ...row, score: 0.298 }, 0.5)).toBe("");
   });
   it("lists candidates in stage-1 order with their final place", () => {

@@ -173,7 +173,7 @@ function Moved({ row }: { row: Ranked }) {
 export function gain(row: CandidateRow, weight: number): string {
   if (row.dense === null || row.lexical === null) return "";
   const more = row.score - row.dense - weight * row.lexical;
-  return more > 0.0005 ? ` with ${fixed(more, 3)} for the server called last` : "";
+  return more > 0.0005 ? ` with ${fixed(more, 3)} for the server named or called last` : "";
 }
 
 export function CandidatesBox({ decision, weight }: { decision: DecisionRow; weight: number }) {
