@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.arguments.base import ArgumentsError
-from nexus_lab.routing.tuning_rate import rate_share
+from nexus_lab.routing.tuning_rate import finite_step, rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -334,7 +334,8 @@ class _Keeper:
         """Judge the adapter as it is, and keep it if it is the best so far."""
         loss = rates(self._model, self._held).loss
         self.done.held.append(round(loss, 4))
-        if loss >= self._loss:
+        # A loss that is no number is not below anything.
+        if not loss < self._loss:
             return
         self._kept, self._loss, self.done.best = self._state(), loss, len(self.done.held) - 1
         if self.done.best and self._checkpoint is not None:
@@ -382,22 +383,17 @@ def _go_through(
         losses.append(_step(model, batch, optimiser, trained))
         done.rows += len(batch)
         done.tokens += sum(len(row.tokens) for row in batch)
-        mean = f"loss {np.mean(losses[-40:]):.3f} after {done.rows} rows"
+        mean = f"loss {np.nanmean(losses[-40:]):.3f} after {done.rows} rows"
         tell(f"tuning: {mean}, {done.tokens / (time.monotonic() - began):.0f} tokens a second", gone)
     tell("reading the held rows", 1.0)
     keeper.check()
 
 
 def _step(model: Any, batch: Sequence[AnswerRow], optimiser: Any, trained: Sequence[Any]) -> float:
-    import torch
-
     model.train()
     losses, _ = _losses(model, batch)
     loss = losses.mean()
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(trained, 1.0)
-    optimiser.step()
+    finite_step(optimiser, loss, trained)
     return float(loss.detach())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from nexus_lab.routing.base import ViewKind
 from nexus_lab.routing.embedder import transformer_of
 from nexus_lab.routing.normalise import normalise
-from nexus_lab.routing.tuning_rate import rate_share
+from nexus_lab.routing.tuning_rate import finite_step, rate_share
 from nexus_lab.routing.views import tool_views
 
 if TYPE_CHECKING:
@@ -202,12 +202,10 @@ def tune_embedder(
         told = _vectors(encoder, tokenizer, documents, recipe.tool_tokens)
         barred = side.rivals(right, right + hard) > recipe.rival_cosine
         found, alike = _losses(asked, told, barred, recipe)
-        optimiser.zero_grad()
-        (found + recipe.same * alike).backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimiser.step()
+        if not finite_step(optimiser, found + recipe.same * alike, trained):
+            continue
         losses.append((float(found.detach()), float(alike.detach())))
-        if step % 10 == 0:
+        if len(losses) % 10 == 1:
             recent = np.mean(losses[-10:], axis=0)
             tell(f"tuning the embedder: loss {recent[0]:.3f} and {recent[1]:.3f}, step {step}", gone)
     encoder.eval()

@@ -14,7 +14,7 @@ import numpy as np
 
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.reading import request_text, tool_text
-from nexus_lab.routing.tuning_rate import rate_share
+from nexus_lab.routing.tuning_rate import finite_step, rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Progress = Callable[[str, float], None]
 
 __all__ = ["ReaderRecipe", "tune_reader"]
+
+_MOST_LOST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,8 @@ def tune_reader(
     Raises
     ------
     RoutingError
-        When the requests do not fill a batch, or `recipe` asks for less than one of them.
+        When the requests do not fill a batch, `recipe` asks for less than one of them, or batch after batch
+        has no finite loss.
     """
     total = _total(len(lists), recipe)
     import torch
@@ -109,6 +112,7 @@ def tune_reader(
     losses: list[float] = []
     right: list[float] = []
     order: list[int] = []
+    half, lost = _half(recipe), 0
     while seen < total:
         gone = max(seen / total, (time.monotonic() - began) / recipe.seconds)
         if gone >= 1:
@@ -118,12 +122,17 @@ def tune_reader(
         if len(order) < recipe.requests:
             order += chooser.permutation(len(lists)).tolist()
         drawn = [_drawn(lists[order.pop(0)], recipe, chooser) for _ in range(recipe.requests)]
-        loss, hits = _loss(model, tokenizer, drawn, recipe)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimiser.step()
+        loss, hits = _loss(model, tokenizer, drawn, recipe, half=half)
         seen += len(drawn)
+        if not finite_step(optimiser, loss, trained):
+            # Half the width is what may overflow; the whole one goes on from the same parameters.
+            half, lost = False, lost + 1
+            if lost > _MOST_LOST:
+                raise RoutingError(
+                    f"the loss of {lost} batches is no finite number",
+                    next_step="lower the learning rate, or look for odd texts among the requests",
+                )
+            continue
         losses.append(float(loss.detach()))
         right.append(hits / len(drawn))
         if len(losses) % 10 == 0:
@@ -162,6 +171,8 @@ def _loss(
     tokenizer: Any,
     drawn: Sequence[tuple[str, list[str], list[int]]],
     recipe: ReaderRecipe,
+    *,
+    half: bool,
 ) -> tuple[Any, int]:
     """Return the mean loss of some requests, and for how many the right tool (or none) stands first."""
     import torch
@@ -169,7 +180,7 @@ def _loss(
     from nexus_lab.routing.pair_model import pair_scores
 
     pairs = [(text, one) for text, read, _ in drawn for one in read]
-    with torch.autocast("cpu", torch.bfloat16, enabled=_half(recipe)):
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
         scores = pair_scores(model, tokenizer, pairs, together=recipe.together).float()
     loss: Any = torch.zeros(())
     hits, start = 0, 0

@@ -80,9 +80,20 @@ def write_weights(folder: Path, name: str, arrays: Arrays, card: Mapping[str, An
     """Write weights to `folder`, and then the card that names their file: only with it do they count.
 
     A kill before that leaves the old weights in use; files that no card names go with the next write.
+
+    Raises
+    ------
+    WeightsError
+        When a weight is no finite number.
     """
     from safetensors.numpy import save
 
+    for part, values in arrays.items():
+        if not np.isfinite(values).all():
+            raise WeightsError(
+                f"{part} of the {name} holds what is no number; nothing was written",
+                next_step="train again, at a lower learning rate",
+            )
     data = save(pack(arrays))
     digest = hashlib.sha256(data).hexdigest()
     path = folder / f"{name}-{digest[:_SHOWN]}.safetensors"
