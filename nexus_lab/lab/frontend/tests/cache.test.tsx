@@ -1,3 +1,4 @@
+import { signal } from "@preact/signals";
 import { describe, expect, it } from "vitest";
 import { openStepper } from "../src/panels/cache/stepper";
 import { openTokens, readStates } from "../src/panels/cache/tokens_source";
@@ -207,6 +208,22 @@ describe("stepping", () => {
     expect(kernel.asked("cache.goto").map(({ n }) => n)).toEqual([8, 4]);
     expect(stepper.shown.value).toBe(4);
     expect(kernel.client.told.cache.value?.cursor).toBe(4);
+    stepper.close();
+  });
+  it("asks for a step to where an older part still stands", async () => {
+    const cache = signal(cachePart(9));
+    const asked: number[] = [];
+    const request = async (_method: string, { n }: { n: number }) => void asked.push(n);
+    const stepper = openStepper({ told: { cache }, request } as never);
+    stepper.by(-1);
+    await settled();
+    cache.value = cachePart(8);
+    stepper.by(-1);
+    // The kernel has answered, and the part that tells of op 7 is on its way.
+    await settled();
+    stepper.by(1);
+    await settled();
+    expect(asked).toEqual([8, 7, 8]);
     stepper.close();
   });
   it("stays within the program", async () => {

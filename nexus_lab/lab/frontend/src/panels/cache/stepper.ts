@@ -24,12 +24,16 @@ export function openStepper(client: Pick<Client, "request" | "told">): Stepper {
   const problem = signal<ErrorInfo | null>(null);
   const shown = computed(() => wanted.value ?? client.told.cache.value?.cursor ?? 0);
   let asking = false;
+  // What the kernel has answered to. Before that, a part that tells the same is of an earlier step.
+  let answered: number | null = null;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   const closeEffect = effect(() => {
-    if (!asking && wanted.value !== null && client.told.cache.value?.cursor === wanted.value) wanted.value = null;
+    const there = client.told.cache.value?.cursor === wanted.value;
+    if (!asking && there && answered === wanted.value) wanted.value = null;
   });
   const settle = (n: number) => {
+    answered = n;
     if (client.told.cache.peek()?.cursor === n) wanted.value = null;
     clearTimeout(timer);
     timer = setTimeout(() => {
@@ -58,6 +62,7 @@ export function openStepper(client: Pick<Client, "request" | "told">): Stepper {
     const next = Math.max(Math.min(1, count), Math.min(count, n));
     if (next === shown.peek()) return;
     problem.value = null;
+    answered = null;
     wanted.value = next;
     void ask();
   };
