@@ -67,7 +67,7 @@ BUDGETS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """Shares of a block that are tried, the smallest first."""
 
 _QUANTILE = 0.95
-_FLOORS = (3.0, 10.0, 30.0)
+_FLOORS = (3.0, 5.0, 10.0, 30.0)
 _PLAN_CTX = 512
 _CTX_STEP = 1024
 _ROOM = 128

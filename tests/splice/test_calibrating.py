@@ -47,14 +47,14 @@ def test_half_of_the_conversations_give_the_bounds_and_half_hold_them(
     assert [(cell.budget, cell.n) for cell in calibration.cells] == [(0.0, 1), (0.5, 1)]
     assert all(0 < cell.dkl_mean <= cell.dkl_upper < 1 for cell in calibration.cells)
     assert calibration.noise_floor > 0
-    assert [row.n for row in calibration.coverage] == [1, 1, 1]
+    assert [row.n for row in calibration.coverage] == [1, 1, 1, 1]
     assert all(row.prefilled <= row.covered <= row.n for row in calibration.coverage)
     metrics = [result.metric for result in found.results().results]
     assert [name for name in metrics if name != "coverage_spliced"] == [
         "coverage",
         "prefilled",
         "recomputed",
-    ] * 3
+    ] * 4
     # A prefill keeps every bound, so that what is spliced has a figure of its own.
     assert metrics.count("coverage_spliced") == sum(row.prefilled < row.n for row in calibration.coverage)
     # It is found where the agent looks for it.
