@@ -35,7 +35,8 @@ from nexus_lab.bench.argument_word import fit_word
 from nexus_lab.engine import Engine, resolve_model
 from nexus_lab.engine.adapter_writing import check_trainable, write_adapter
 from nexus_lab.engine.gguf_file import read_gguf
-from nexus_lab.paths import atomic_write, home
+from nexus_lab.paths import home
+from nexus_lab.routing.weights import Trained, write_with_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,19 +61,10 @@ _ROUNDS = 4
 _LONGEST = 1024
 # Nats between the next tokens of two runs of the same weights; quantized ones differ by some hundredths.
 _MOST_NATS = 0.5
-_DIGITS = 12
 
 
 class Disagreement(ArgumentsError):
     """llama.cpp and transformers do not compute the same with what should be the same weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """Where the new adapter is, and what is known of it."""
-
-    path: Path
-    card: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +182,7 @@ class _Draft:
         self.write(done)
 
     def write(self, done: Tuned, scoring: Scoring | None = None) -> Trained:
-        """Write it, and then the card that names it; a kill before that leaves the old ones in use."""
+        """Write it and its card; a kill before that leaves the old ones in use."""
         card = {**self.facts, "done": asdict(done), "scoring": scoring and asdict(scoring)}
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{NAME}.gguf"
@@ -201,15 +193,7 @@ class _Draft:
             data = draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
-        digest = hashlib.sha256(data).hexdigest()
-        path = self._folder / f"{NAME}-{digest[:_DIGITS]}.gguf"
-        atomic_write(path, data)
-        card |= {"file": path.name, "sha256": digest, "bytes": len(data)}
-        atomic_write(self._card, (json.dumps(card, indent=1) + "\n").encode())
-        for old in self._folder.glob(f"{NAME}-{_DIGITS * '[0-9a-f]'}.gguf"):
-            if old != path:
-                old.unlink(missing_ok=True)
-        return Trained(path, card)
+        return write_with_card(self._folder, NAME, ".gguf", data, card)
 
     def take_back(self, path: Path) -> None:
         """Remove what was written."""

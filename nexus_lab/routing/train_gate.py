@@ -19,7 +19,7 @@ from nexus_lab.routing.training_rows import described_tools, share_of, training_
 from nexus_lab.routing.tune_embedder import EmbedderRecipe, tune_embedder
 from nexus_lab.routing.tune_reader import ReaderRecipe, tune_reader
 from nexus_lab.routing.tuning_lists import candidate_lists
-from nexus_lab.routing.weights import fill, read_weights, weights_folder, write_weights
+from nexus_lab.routing.weights import Trained, fill, read_weights, weights_folder, write_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,14 +48,6 @@ class Lesson:
     registry: Registry
     rows: Sequence[Mapping[str, Any]]
     kept_apart: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """Where new weights are, and what is known of them."""
-
-    path: Path
-    card: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
 
 __all__ = [
+    "Trained",
     "WeightsError",
     "fill",
     "pack",
@@ -34,6 +36,7 @@ __all__ = [
     "unpack",
     "weights_folder",
     "write_weights",
+    "write_with_card",
 ]
 
 _SCALE = ".scale"
@@ -43,6 +46,14 @@ _SHOWN = 12
 
 class WeightsError(RoutingError):
     """Trained weights are missing, damaged, or belong to another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Where something newly trained is, and what is known of it."""
+
+    path: Path
+    card: Mapping[str, Any]
 
 
 def weights_folder(name: str) -> Any:
@@ -77,9 +88,7 @@ def unpack(packed: Arrays) -> dict[str, NDArray[np.float32]]:
 
 
 def write_weights(folder: Path, name: str, arrays: Arrays, card: Mapping[str, Any]) -> Path:
-    """Write weights to `folder`, and then the card that names their file: only with it do they count.
-
-    A kill before that leaves the old weights in use; files that no card names go with the next write.
+    """Write weights to `folder`, and their card; see `write_with_card`.
 
     Raises
     ------
@@ -94,16 +103,25 @@ def write_weights(folder: Path, name: str, arrays: Arrays, card: Mapping[str, An
                 f"{part} of the {name} holds what is no number; nothing was written",
                 next_step="train again, at a lower learning rate",
             )
-    data = save(pack(arrays))
+    path = write_with_card(folder, name, ".safetensors", save(pack(arrays)), card).path
+    (folder / f"{name}.safetensors").unlink(missing_ok=True)
+    return path
+
+
+def write_with_card(folder: Path, name: str, suffix: str, data: bytes, card: Mapping[str, Any]) -> Trained:
+    """Write what was trained under its digest, and then the card that names it: only with it does it count.
+
+    A kill before that leaves the old file in use; files that no card names go with the next write.
+    """
     digest = hashlib.sha256(data).hexdigest()
-    path = folder / f"{name}-{digest[:_SHOWN]}.safetensors"
+    path = folder / f"{name}-{digest[:_SHOWN]}{suffix}"
     atomic_write(path, data)
     told = {**card, "file": path.name, "sha256": digest, "bytes": len(data)}
     atomic_write(folder / f"{name}.json", (json.dumps(told, indent=1) + "\n").encode())
-    for old in (folder / f"{name}.safetensors", *folder.glob(f"{name}-{_SHOWN * '[0-9a-f]'}.safetensors")):
+    for old in folder.glob(f"{name}-{_SHOWN * '[0-9a-f]'}{suffix}"):
         if old != path:
             old.unlink(missing_ok=True)
-    return path
+    return Trained(path, told)
 
 
 def read_card(folder: Any, name: str) -> dict[str, Any]:
