@@ -11,7 +11,6 @@ import time
 import warnings
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.arguments.base import ArgumentsError
-from nexus_lab.routing.tuning_rate import finite_step, rate_share
+from nexus_lab.routing.tuning_rate import finite_step, halves_are_faster, rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,6 @@ __all__ = [
     "Rates",
     "Tuned",
     "adapted",
-    "halves_are_faster",
     "load_weights",
     "logits_of",
     "pairs_of",
@@ -156,23 +154,6 @@ def require_extra() -> None:
             f"training an adapter needs {', '.join(missing)}",
             next_step="run `pip install 'nexus_lab[adapter]'`, or `pip install peft gguf`",
         )
-
-
-@cache
-def halves_are_faster() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices faster than float32 ones; tried once, in some 20 ms."""
-    import torch
-
-    taken = []
-    for kind in (torch.float32, torch.bfloat16):
-        left, right = torch.ones((256, 576), dtype=kind), torch.ones((576, 1536), dtype=kind)
-        tries = []
-        for _ in range(5):
-            began = time.perf_counter()
-            left @ right
-            tries.append(time.perf_counter() - began)
-        taken.append(min(tries))
-    return taken[1] < taken[0]
 
 
 def load_weights(path: Path) -> Any:

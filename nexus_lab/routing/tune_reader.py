@@ -14,7 +14,7 @@ import numpy as np
 
 from nexus_lab.routing.base import RoutingError
 from nexus_lab.routing.reading import request_text, tool_text
-from nexus_lab.routing.tuning_rate import finite_step, rate_share
+from nexus_lab.routing.tuning_rate import finite_step, halves_are_faster, rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ def tune_reader(
     losses: list[float] = []
     right: list[float] = []
     order: list[int] = []
-    half, lost = _half(recipe), 0
+    half, lost = halves_are_faster() if recipe.half is None else recipe.half, 0
     while seen < total:
         gone = max(seen / total, (time.monotonic() - began) / recipe.seconds)
         if gone >= 1:
@@ -193,16 +193,6 @@ def _loss(
         best = int(of_list.argmax())
         hits += (best - 1 in gold) if gold else best == 0
     return loss / len(drawn), hits
-
-
-def _half(recipe: ReaderRecipe) -> bool:
-    """Whether to multiply in bfloat16."""
-    import torch
-
-    if recipe.half is not None:
-        return recipe.half
-    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return known is not None and bool(known())
 
 
 def _total(count: int, recipe: ReaderRecipe) -> int:
