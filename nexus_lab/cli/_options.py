@@ -105,6 +105,19 @@ Workers = Annotated[
 ]
 
 
+SomeTools = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Tools; by default a few that come with the package.")
+]
+ForcedCalls = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help='Calls that are forced as the answer, a line each: {"query", "gold_tool", "gold_args"}; '
+        "by default made of the schemas.",
+    ),
+]
+
+
 class Context(StrEnum):
     """What blocks are compiled behind."""
 

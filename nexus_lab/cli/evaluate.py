@@ -13,9 +13,11 @@ from nexus_lab.cli._options import (
     Adapter,
     Context,
     Flash,
+    ForcedCalls,
     Json,
     Model,
     Resume,
+    SomeTools,
     Threads,
     Trajectories,
     Work,
@@ -36,17 +38,8 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def splice(
     model: Model = "bundled",
-    registry: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Tools; by default a few that come with the package.")
-    ] = None,
-    cases: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='Calls that are forced as the answer, a line each: {"query", "gold_tool", "gold_args"}; '
-            "by default made of the schemas.",
-        ),
-    ] = None,
+    registry: SomeTools = None,
+    cases: ForcedCalls = None,
     trajectories: Trajectories = None,
     depths: Annotated[
         str, typer.Option(metavar="N,...", help="Tokens before the block.")
@@ -133,17 +126,8 @@ def calibrate(
     strategy: Annotated[
         str, typer.Option(metavar="REPAIR", help="Repair: leading, carried, profile or trailing.")
     ] = "leading",
-    registry: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Tools; by default a few that come with the package.")
-    ] = None,
-    cases: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='Calls that are forced as the answer, a line each: {"query", "gold_tool", "gold_args"}; '
-            "by default made of the schemas.",
-        ),
-    ] = None,
+    registry: SomeTools = None,
+    cases: ForcedCalls = None,
     tools: Annotated[int, typer.Option(min=1, metavar="N", help="Tools of --registry to measure with.")] = 6,
     trajectories: Trajectories = None,
     depths: Annotated[
