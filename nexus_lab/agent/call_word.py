@@ -30,6 +30,8 @@ def likelihoods(engine: Engine, stem: int, prompt: Sequence[int], texts: Sequenc
     texts
         Arguments as JSON, without spaces, as the model writes them: what closes the call is not its own.
     """
+    from scipy.special import log_softmax
+
     last = np.asarray(engine.prefill(stem, prompt))
     found = []
     for text in texts:
@@ -38,9 +40,7 @@ def likelihoods(engine: Engine, stem: int, prompt: Sequence[int], texts: Sequenc
             engine.copy_sequence(stem, branch)
             rest = np.asarray(engine.prefill(branch, tokens, logits="all"))
         logits = np.concatenate([last[np.newaxis], rest[:-1]]).astype(np.float64)
-        top = logits.max(axis=1)
-        norm = top + np.log(np.exp(logits - top[:, np.newaxis]).sum(axis=1))
-        found.append(float((logits[np.arange(len(tokens)), tokens] - norm).sum()))
+        found.append(float(log_softmax(logits, axis=1)[np.arange(len(tokens)), tokens].sum()))
     return found
 
 
