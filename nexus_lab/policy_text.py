@@ -217,7 +217,7 @@ POLICIES: Mapping[str, PolicyKind] = {
                     name="function",
                     kind=KnobKind.TEXT,
                     default="",
-                    about="package.module:function or file.py:function",
+                    about="package.module:function or file.py:function, as it is when a turn begins",
                 ),
             ),
         ),

@@ -337,10 +337,14 @@ def own_files(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def owner_of(engine: Engine) -> str:
-    """Return whose snapshots those of `engine` are: what its model and its cache layout are told by."""
+    """Return whose snapshots those of `engine` are, by its model, its cache layout and its build.
+
+    Under another build of llama.cpp the same tokens have other last bits.
+    """
     schedule = engine.schedule
     layout = f"{schedule.kv_type}-{'flash' if schedule.flash_attention else 'plain'}"
-    return f"{engine.info.fingerprint}-{layout}"
+    build = hashlib.sha256(engine.build.encode()).hexdigest()[:8]
+    return f"{engine.info.fingerprint}-{layout}-{build}"
 
 
 def _locked(folder: Path) -> IO[bytes]:

@@ -52,10 +52,25 @@ class FunctionPolicy:
         (start, stop) stands for a drop of these logical tokens; or None for nothing.
     name
         Name in settings and results.
+    where
+        File or module and function, where it was named so.
+    digest
+        SHA-256 (hex) of the source that it was made from; empty where that is not known.
     """
 
     function: UserFunction
     name: str = "python"
+    where: str = ""
+    digest: str = ""
+
+    def edited_since(self, before: object) -> bool:
+        """Whether this is the function `before`, from another source."""
+        return (
+            isinstance(before, FunctionPolicy)
+            and bool(self.where)
+            and self.where == before.where
+            and self.digest != before.digest
+        )
 
     def decide(self, moment: Moment) -> Edit:
         """Return what the function says.

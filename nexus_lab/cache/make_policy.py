@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.cache.function_policy import FunctionPolicy
@@ -14,14 +9,13 @@ from nexus_lab.cache.ops import ProgramError
 from nexus_lab.cache.policies import FullPolicy, RollingDropPolicy
 from nexus_lab.cache.text_policies import SummarisePolicy, TrimPolicy
 from nexus_lab.cache.tool_policy import ToolPolicy
+from nexus_lab.cache.user_code import load_code
 from nexus_lab.policy_text import PolicyTextError, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
 
     from nexus_lab.cache.base import Policy
-    from nexus_lab.cache.function_policy import UserFunction
     from nexus_lab.policy_text import PolicySpec
 
 __all__ = ["FunctionPolicy", "make_policy"]
@@ -31,6 +25,8 @@ def make_policy(
     policy: str | PolicySpec, *, keep_last: int | None = None, repos: bool | None = None
 ) -> Policy:
     """Return the policy that a text names, such as ``rolling_drop_repos(keep_last=3,repos_every=2)``.
+
+    A function of the user's is taken from its source as it is now, so that an edit counts from the next turn.
 
     Parameters
     ----------
@@ -55,7 +51,7 @@ def make_policy(
     if spec.name == "rolling_drop":
         given["repos"] = bool(repos)
     if spec.name == "python":
-        return FunctionPolicy(_function(str(given.get("function", ""))))
+        return _function(str(given.get("function", "")))
     build, defaults = _MADE_BY[spec.name]
     return build(**{**defaults, **given})
 
@@ -72,37 +68,17 @@ _MADE_BY: Mapping[str, tuple[Callable[..., Policy], Mapping[str, Any]]] = {
 }
 
 
-def _function(where: str) -> UserFunction:
+def _function(where: str) -> FunctionPolicy:
     place, colon, name = where.rpartition(":")
     form = "name it as python(function=file.py:name) or python(function=package.module:name)"
     if not colon:
         raise ProgramError(f"{where!r} names no function", next_step=form)
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        function = getattr(module, name)
+        found = load_code(place, name)
     except (Exception, SystemExit) as error:  # a script may end itself
         raise ProgramError(
             f"{where} cannot be used: {type(error).__name__}: {error}", next_step=form
         ) from error
-    if not callable(function):
+    if not callable(found.value):
         raise ProgramError(f"{where} is no function", next_step=form)
-    found: UserFunction = function
-    return found
-
-
-def _from_file(path: Path) -> ModuleType:
-    text = path.read_bytes()
-    name = f"nexus_lab_policy_{sha256(str(path.resolve()).encode() + text).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses of the file look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return FunctionPolicy(found.value, where=where, digest=found.digest)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry.base import Problem, ProblemKind, Severity, ToolSpec
 from nexus_lab.registry.errors import SchemaRefused
-from nexus_lab.registry.json_values import compact_json
+from nexus_lab.registry.json_values import compact_json, kind_of
 from nexus_lab.registry.schema import inspect_refs, walk
 from nexus_lab.registry.text import neutralise
 
@@ -77,7 +77,7 @@ def _schema_fault(schema: Any) -> str | None:
     if schema is None:
         return None
     if not isinstance(schema, dict):
-        return f"left out: its input schema is a {type(schema).__name__}, not an object"
+        return f"left out: its input schema is {kind_of(schema)}, not an object"
     kind = schema.get("type", "object")
     if kind != "object":
         shown = neutralise(str(kind), limit=40)

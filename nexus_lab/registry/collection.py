@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.paths import atomic_write
@@ -16,7 +17,6 @@ from nexus_lab.registry.text import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from nexus_lab.registry.config import ServerConfig
 
@@ -212,7 +212,7 @@ class Registry:
             "servers": [config.to_dict() for config in self.servers],
         }
 
-    def save(self, path: Path) -> Path:
+    def save(self, path: Path | str) -> Path:
         """Write the registry to `path` as JSON, whole or not at all; ``load_registry`` reads it.
 
         Raises
@@ -221,8 +221,9 @@ class Registry:
             When the folder cannot be written.
         """
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
-        atomic_write(path, (text + "\n").encode())
-        return path
+        target = Path(path)
+        atomic_write(target, (text + "\n").encode())
+        return target
 
 
 def _entry(tool: ToolSpec) -> dict[str, Any]:

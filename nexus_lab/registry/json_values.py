@@ -70,6 +70,14 @@ def _copy(value: Any, levels: int, budget: _Budget) -> Any:
     raise SchemaRefused(f"a {type(value).__name__} is no JSON value", next_step="use JSON values only")
 
 
+def kind_of(value: Any) -> str:
+    """Return in words what a JSON value is, as who wrote it would say: ``a text``, ``null``."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    words = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return words.get(type(value), f"a {type(value).__name__}")
+
+
 def _key(key: Any, budget: _Budget) -> str:
     if not isinstance(key, str):
         raise SchemaRefused(f"the key {key!r} is no text", next_step="use text keys")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.registry.base import Problem, ProblemKind, Severity, ToolSpec
 from nexus_lab.registry.checks import build_tool
+from nexus_lab.registry.json_values import kind_of
 from nexus_lab.registry.text import neutralise
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def tools_from_entries(
 def _parts(entry: Any) -> dict[str, Any] | str:
     """Return the parts of a tool, or why `entry` is none."""
     if not isinstance(entry, dict):
-        return f"a {type(entry).__name__} is no tool"
+        return f"{kind_of(entry)} is no tool"
     has_parts = any(key in entry for key in _MEANS_TOOL)
     if isinstance(entry.get("function"), dict):
         parts: dict[str, Any] | str = _function(entry["function"], "openai chat completions")

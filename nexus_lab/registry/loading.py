@@ -11,7 +11,7 @@ from nexus_lab.registry.clients import server_entries, servers_from_entries
 from nexus_lab.registry.collection import FORMAT, Registry
 from nexus_lab.registry.config import ServerConfig
 from nexus_lab.registry.errors import RegistryFormatError, SchemaRefused
-from nexus_lab.registry.json_values import copy_json, parse_json
+from nexus_lab.registry.json_values import copy_json, kind_of, parse_json
 from nexus_lab.registry.lists import tool_entries, tools_from_entries
 from nexus_lab.registry.openapi import is_openapi, tools_from_openapi
 from nexus_lab.registry.text import neutralise
@@ -176,11 +176,11 @@ def _check_openapi_version(document: Mapping[str, Any], origin: str) -> None:
 
 def _describe(document: Any, entries: list[Any] | None) -> str:
     if entries is not None:
-        return f"a list of {type(entries[0]).__name__} entries that name no tool"
+        return f"a list that begins with {kind_of(entries[0])}, and names no tool"
     if isinstance(document, dict):
         keys = ", ".join(neutralise(key, limit=30) for key in list(document)[:6])
         return f"an object with the keys {keys}" if keys else "an empty object"
-    return f"a JSON {type(document).__name__}"
+    return kind_of(document)
 
 
 def _read(path: Path, origin: str) -> Any:

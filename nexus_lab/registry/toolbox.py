@@ -116,7 +116,8 @@ def connect(
         ``raise`` closes all and raises the first failure; ``record`` goes on with the others and records a
         problem in the registry.
     progress
-        Called with one line when a server is ready or has failed, from that server's thread.
+        Called with one line when a server is ready or has failed, from that server's thread; not of the
+        failure that is raised.
 
     Raises
     ------
@@ -134,9 +135,10 @@ def connect(
             tools, problems = server.start(timeout).read_tools()
         except ServerError as error:
             server.close()
-            tell(error.problem)
+            if on_failure == "record":
+                tell(error.problem)
             return error
-        tell(f"{neutralise(server.name)}: {len(tools)} tools")
+        tell(f"{neutralise(server.name)}: {len(tools)} tool{'s' * (len(tools) != 1)}")
         return tools, problems
 
     try:
@@ -150,6 +152,8 @@ def connect(
     if failures and on_failure == "raise":
         for server in made:
             server.close()
+        for other in failures[1:]:  # the first is told by whoever catches it
+            tell(other.problem)
         raise failures[0]
     return Toolbox([server for server in made if server.running], _registry(name, outcomes))
 

@@ -11,7 +11,7 @@ import pytest
 
 from nexus_lab.cache import DiskForeign, DiskInUse, DiskUnusable, SnapshotDisk, open_disk
 from nexus_lab.cache import disk as disk_files
-from nexus_lab.cache.disk import snapshots_folder
+from nexus_lab.cache.disk import owner_of, snapshots_folder
 from nexus_lab.cache.disk_home import KEPT_DAYS, clean_disks
 from nexus_lab.errors import Decline
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("nexus_home")
 DAY_S = 86_400
 
 
-def engine(fingerprint="m1", kv_type="f16", *, flash=False, **declines):
+def engine(fingerprint="m1", kv_type="f16", *, flash=False, build="b1", **declines):
     """What a disk asks an engine for."""
     schedule = SimpleNamespace(kv_type=kv_type, flash_attention=flash)
     return SimpleNamespace(
-        info=SimpleNamespace(fingerprint=fingerprint), schedule=schedule, declines=declines
+        info=SimpleNamespace(fingerprint=fingerprint), schedule=schedule, build=build, declines=declines
     )
 
 
@@ -42,7 +42,9 @@ def test_each_of_two_sessions_has_a_folder_and_the_first_is_found_again():
     second = open_disk(engine())
     other = open_disk(engine("m2"))
     names = [disk.folder.name for disk in (first, second, other)]
-    assert names == ["m1-f16-plain", "m1-f16-plain-2", "m2-f16-plain"]
+    first_of, other_of = (owner_of(engine(name)) for name in ("m1", "m2"))
+    assert names == [first_of, f"{first_of}-2", other_of]
+    assert first_of.startswith("m1-f16-plain-")
     first.close()
     with open_disk(engine()) as again:
         assert again.folder == first.folder
@@ -181,11 +183,16 @@ def test_an_empty_folder_is_anybodys(tmp_path):
         with SnapshotDisk(tmp_path) as disk:
             disk.belong_to(engine(f"m{number}"))
             disk.belong_to(engine(f"m{number}"))
-            assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", f"m{number}-f16-plain.owner"]
+            assert sorted(path.name for path in tmp_path.iterdir()) == [
+                "lock",
+                f"{owner_of(engine(f'm{number}'))}.owner",
+            ]
             assert disk.n_bytes == sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
 
 
-@pytest.mark.parametrize("other", [{"fingerprint": "m2"}, {"kv_type": "f32"}, {"flash": True}])
+@pytest.mark.parametrize(
+    "other", [{"fingerprint": "m2"}, {"kv_type": "f32"}, {"flash": True}, {"build": "b2"}]
+)
 def test_snapshots_of_another_model_or_layout_are_refused(tmp_path, other):
     with SnapshotDisk(tmp_path) as disk:
         disk.belong_to(engine())

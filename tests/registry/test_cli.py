@@ -107,11 +107,11 @@ def test_add_starts_the_server_that_is_named_and_ends_it(tmp_path):
     target = tmp_path / "live.json"
     command = f"{sys.executable} {RAW} good --token hunter22"
     output = run("add", target, "--server", command, "--name", "raw", "--env", "API_KEY=sk-verysecret")
-    assert "raw: 1 tools" in output
+    assert "raw: 1 tool" in output
     assert load_registry(target)["raw.echo"].server == "raw"
     assert "hunter22" not in target.read_text() + output
     assert "sk-verysecret" not in target.read_text() + output
-    assert "1 tools before, 1 now" in run("add", target, "--server", command, "--name", "raw")
+    assert "1 tool before, 1 now" in run("add", target, "--server", command, "--name", "raw")
     assert not [line for line in _command_lines() if b"hunter22" in line]
 
 

@@ -135,7 +135,7 @@ def test_saving_is_whole_and_holds_no_secrets(tmp_path):
         "r", url="https://u:pw@h.example/mcp?key=abc", headers={"Authorization": "Bearer zzzz"}
     )
     registry = Registry.of([tool("a", "s")], servers=[config, remote])
-    path = registry.save(tmp_path / "folder" / "registry.json")
+    path = registry.save(str(tmp_path / "folder" / "registry.json"))
     text = path.read_text()
     assert not any(secret in text for secret in ("hunter22", "sk-1234567890", "pw@", "abc", "zzzz"))
     again = load_registry(path)

@@ -146,8 +146,8 @@ def test_loading_a_client_configuration_starts_nothing(tmp_path):
     [
         ({}, "an empty object"),
         ({"a": 1, "b": 2}, "the keys a, b"),
-        (["x", "y"], "a list of str entries"),
-        ([{"foo": 1}], "a list of dict entries"),
+        (["x", "y"], "a list that begins with a text"),
+        ([{"foo": 1}], "a list that begins with an object"),
         ({"tools": {"a": 1}}, "the keys tools"),
         ({"openapi": "2.0"}, "OpenAPI 2.0"),
         ({"swagger": "2.0", "paths": {}}, "OpenAPI 2.0"),
@@ -171,8 +171,8 @@ def test_what_is_no_registry_says_what_it_is(document, found):
         ("a.json", b"[" * 100_000, "deeply"),
         ("a.json", b'{"tools": [{"name": "a", "inputSchema": {"maximum": NaN}}]}', "NaN"),
         ("a.yaml", b"a: [1", "not YAML"),
-        ("a.yaml", b"just text", "JSON str"),
-        ("a.json", b'"text"', "JSON str"),
+        ("a.yaml", b"just text", "it is a text"),
+        ("a.json", b'"text"', "it is a text"),
     ],
 )
 def test_unreadable_files_give_typed_errors(tmp_path, name, content, said):

@@ -29,7 +29,7 @@ def config(name: str, *args: str) -> ServerConfig:
 def test_tools_of_several_servers_are_called_on_their_own():
     lines: list[str] = []
     with connect(config("one"), config("two"), config("three", "pages"), progress=lines.append) as box:
-        assert sorted(lines) == ["one: 1 tools", "three: 9 tools", "two: 1 tools"]
+        assert sorted(lines) == ["one: 1 tool", "three: 9 tools", "two: 1 tool"]
         assert len(box.registry) == 10
         assert box.registry["echo"].server == "one"
         pids = {name: str(server.pid) for name, server in box.servers.items()}
@@ -73,3 +73,10 @@ def test_cancel_reaches_every_server():
         (server,) = box.servers.values()
         with meanwhile(lambda: server._connection._calls, box.cancel), pytest.raises(Cancelled):
             box.call("echo", {"text": "slow"}, timeout=240)
+
+
+def test_a_failure_that_is_raised_is_not_told_as_well():
+    lines: list[str] = []
+    with pytest.raises(ServerStartFailed) as caught:
+        connect(*(config(name, "exit") for name in ("one", "two")), progress=lines.append)
+    assert lines == [caught.value.problem.replace("'one'", "'two'")]
