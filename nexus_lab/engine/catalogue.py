@@ -21,6 +21,7 @@ from nexus_lab.engine.errors import (
 from nexus_lab.engine.gguf_file import GgufFile, read_gguf
 from nexus_lab.engine.machine import memory_bytes
 from nexus_lab.errors import Decline
+from nexus_lab.hub import quiet_libraries, why_offline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -166,11 +167,16 @@ def _fetch(spec: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    offline = why_offline()
     try:
-        return Path(hf_hub_download(match["repo"], match["file"]))
+        with quiet_libraries():
+            return Path(hf_hub_download(match["repo"], match["file"], local_files_only=offline is not None))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if offline is not None and isinstance(error, LocalEntryNotFoundError):
+            said = f"{offline}, and it was not fetched before"
         raise ModelUnavailable(
-            f"{spec} cannot be fetched: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            f"{spec} cannot be fetched: {said}",
             next_step="go online once, check the name, or give the path of a local file",
         ) from error
 

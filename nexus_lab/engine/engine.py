@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 import weakref
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,6 +18,7 @@ from nexus_lab.engine.errors import EngineError, PatchFailed, SequenceError
 from nexus_lab.engine.generation import generate
 from nexus_lab.engine.loader import load
 from nexus_lab.engine.machine import machine_facts
+from nexus_lab.engine.native import llama_build
 from nexus_lab.engine.patches import AttentionCapture, PatchReport
 from nexus_lab.engine.text import ModelText
 from nexus_lab.engine.threads import cap_threads
@@ -57,6 +60,8 @@ class Engine(ModelText):
         Threads that llama.cpp uses.
     schedule
         How tokens are cut into decode calls.
+    build
+        Names the build of llama.cpp; under another one the same tokens have other last bits.
     declines
         What this context will not do, among ``splice``, ``shift``, ``input_patches`` and
         ``attention_capture``; what is absent is available.
@@ -69,12 +74,13 @@ class Engine(ModelText):
         self.n_ctx = loaded.runtime.context.n_ctx
         self.threads = schedule.threads
         self.schedule = schedule
+        self.build = llama_build()
         self.seed = seed
         self.declines: Mapping[str, Decline] = MappingProxyType(loaded.declines)
         self._slots = list(range(N_SLOTS - 1, -1, -1))
         self.on_pressure(self._release_abandoned)
         # Frees the model when the engine is forgotten, and before the interpreter goes.
-        self._finalizer = weakref.finalize(self, _close, loaded)
+        self._finalizer = weakref.finalize(self, _let_go, loaded)
 
     @classmethod
     def load(
@@ -164,7 +170,10 @@ class Engine(ModelText):
 
     def close(self) -> None:
         """Free model and context; waits for a running turn. Later calls raise EngineClosed."""
-        self._finalizer()
+        held = self._finalizer.detach()
+        if held is not None:
+            _, _, (loaded,), _ = held
+            _close(loaded)
 
     # -- the turn -----------------------------------------------------------------------------------------
 
@@ -545,6 +554,17 @@ def _close(loaded: Loaded) -> None:
     with loaded.runtime.turn_lock.hold():
         loaded.vocabulary.close()
         loaded.runtime.close()
+
+
+def _let_go(loaded: Loaded) -> None:
+    """Close what a forgotten engine held, in a thread of its own as long as there are threads.
+
+    The collector comes anywhere, also where its thread holds a lock that closing waits for.
+    """
+    if threading.main_thread().is_alive():
+        _thread.start_new_thread(_close, (loaded,))
+    else:
+        _close(loaded)
 
 
 def _check_sizes(**sizes: int) -> None:

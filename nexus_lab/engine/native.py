@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-__all__ = ["LogTail", "function_address", "function_addresses", "llama"]
+__all__ = ["LogTail", "function_address", "function_addresses", "llama", "llama_build"]
 
 _LOG = logging.getLogger(__name__)
 _WARNING, _ERROR = 3, 4
@@ -109,6 +110,33 @@ def llama() -> ModuleType:
     _KEPT.append(router)  # the library keeps the bare pointer for good
     binding.llama_backend_init()
     return binding
+
+
+@cache
+def llama_build() -> str:
+    """Return what names this build of llama.cpp: its versions, and a digest of the features that it uses.
+
+    Another version, or kernels for other instructions, add in another order, so that rows of the same tokens
+    differ in their last bits.
+    """
+    import llama_cpp
+
+    features = llama().llama_print_system_info()
+    parts = [f"llama-cpp-python {llama_cpp.__version__}"]
+    version, commit = (_text(name) for name in ("ggml_version", "ggml_commit"))
+    if version or commit:
+        parts.append(" ".join(filter(None, ("ggml", version, commit and f"({commit})"))))
+    return ", ".join([*parts, f"features {hashlib.sha256(features).hexdigest()[:8]}"])
+
+
+def _text(name: str) -> str:
+    """Return what a function of the library without parameters says; empty where it has none of that name."""
+    for library in _libraries():
+        function: Any = getattr(library, name, None)
+        if function is not None:
+            function.restype = ctypes.c_char_p
+            return (function() or b"").decode("utf-8", "replace")
+    return ""
 
 
 @contextmanager

@@ -25,6 +25,8 @@ __all__ = ["RopeParameters", "rope_candidates", "rope_from_gguf"]
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 # llama.cpp's base for sliding layers, where the file states none.
 _SLIDING_BASE = 10000.0
+_ALWAYS = "rope_freqs.weight"
+_BY_CONTEXT = ("rope_factors_short.weight", "rope_factors_long.weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class RopeParameters:
     by_layer
         Where layers turn differently: the rotation of each layer of a state, ``None`` for one that does not
         turn. Empty where all turn like this one.
+    by_context
+        Whether `factors` are one of two sets: LongRoPE's, which llama.cpp picks by the size of the context.
     """
 
     pairing: str
@@ -64,6 +68,7 @@ class RopeParameters:
     beta_fast: float = _BETA_FAST
     beta_slow: float = _BETA_SLOW
     by_layer: tuple[RopeParameters | None, ...] = field(default=(), repr=False)
+    by_context: bool = field(default=False, repr=False)
 
     def of_layer(self, layer: int) -> RopeParameters | None:
         """Rotation of a state's `layer`; ``None`` when its keys do not turn."""
@@ -94,6 +99,11 @@ class RopeParameters:
             return "0" * 16
         return hashlib.sha256(np.asarray(self.factors, np.float32).tobytes()).hexdigest()[:16]
 
+    @property
+    def context_factors(self) -> str:
+        """Name of the factors where a context of another size would have others; else empty."""
+        return self.factors_hash if self.by_context and self.factors is not None else ""
+
 
 def rope_from_gguf(gguf: GgufFile, *, pairing: str, n_ctx: int) -> RopeParameters:
     """Rotation that a context of `n_ctx` cells uses for the model `gguf`.
@@ -116,6 +126,7 @@ def rope_from_gguf(gguf: GgufFile, *, pairing: str, n_ctx: int) -> RopeParameter
     if ext_factor < 0:
         ext_factor = 1.0 if kind == "yarn" else 0.0
     factors = _factors(gguf, long=n_ctx > n_ctx_orig)
+    by_context = _ALWAYS not in gguf.tensors and all(name in gguf.tensors for name in _BY_CONTEXT)
     return RopeParameters(
         pairing=pairing,
         base=float(gguf.value("rope.freq_base", 10000.0)),
@@ -128,6 +139,7 @@ def rope_from_gguf(gguf: GgufFile, *, pairing: str, n_ctx: int) -> RopeParameter
         n_ctx_orig=n_ctx_orig,
         beta_fast=float(gguf.value("rope.scaling.yarn_beta_fast", _BETA_FAST)),
         beta_slow=float(gguf.value("rope.scaling.yarn_beta_slow", _BETA_SLOW)),
+        by_context=by_context,
     )
 
 
@@ -169,7 +181,7 @@ def _first(value: int | list[int]) -> int:
 
 
 def _factors(gguf: GgufFile, *, long: bool) -> NDArray[np.float32] | None:
-    for name in ("rope_freqs.weight", f"rope_factors_{'long' if long else 'short'}.weight"):
+    for name in (_ALWAYS, _BY_CONTEXT[long]):
         factors = gguf.read_f32(name)
         if factors is not None:
             return factors

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
+import re
 from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -25,6 +27,7 @@ __all__ = [
     "CalibrationError",
     "CalibrationSample",
     "Coverage",
+    "calibrated_rotations",
     "least_samples",
     "load_calibration",
     "save_calibration",
@@ -38,6 +41,8 @@ _MOST_TOKENS = 2**31
 _MOST = 1e300
 # Quantiles are short decimals: what is left of a product beyond this digit is float noise.
 _DIGITS = 9
+# What `RopeParameters.context_factors` gives; it is a part of the file's name.
+_ROTATION = re.compile(r"(?:[0-9a-f]{16})?")
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
@@ -153,6 +158,10 @@ class Coverage:
 class Calibration:
     """Measured D_KL of one model, one compile context and one repair strategy.
 
+    Unlike a block it names no build of llama.cpp. A block claims the last bit, which a build changes; a bound
+    is a quantile over conversations, of a D_KL far above the noise floor that such bits make, so that it goes
+    on holding, and what ships or took hours to measure stays of use.
+
     Attributes
     ----------
     fingerprint
@@ -173,6 +182,9 @@ class Calibration:
         One cell for each depth and budget.
     coverage
         How some bounds held on conversations kept apart.
+    rotation
+        `nexus_lab.engine.RopeParameters.context_factors` of the context measured in: which of its two
+        rotations a model with LongRoPE had there. Empty for others.
     """
 
     fingerprint: str
@@ -185,6 +197,7 @@ class Calibration:
     n_tokens_max: int
     cells: tuple[CalibrationCell, ...]
     coverage: tuple[Coverage, ...] = ()
+    rotation: str = ""
 
     @classmethod
     def measured(cls, samples: Sequence[CalibrationSample], **facts: Any) -> Calibration:
@@ -282,8 +295,11 @@ class Calibration:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the calibration as JSON values."""
-        return {"version": _VERSION, **asdict(self)}
+        """Return the calibration as JSON values; a rotation only where there are two."""
+        values = {"version": _VERSION, **asdict(self)}
+        if not self.rotation:
+            del values["rotation"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
@@ -367,16 +383,18 @@ _HOLDS: dict[str, Callable[[object], bool]] = {
     "covered": _is_whole,
     "prefilled": _is_whole,
     "recomputed": _is_share,
+    "rotation": lambda value: isinstance(value, str) and _ROTATION.fullmatch(value) is not None,
 }
 
 
-def _path(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Path:
+def _path(fingerprint: str, context_hash: str, *, flash_attention: bool, rotation: str = "") -> Path:
     kernel = "flash" if flash_attention else "plain"
-    return home() / "calibration" / f"{fingerprint}-{context_hash[:16]}-{kernel}.json"
+    turned = f"-{rotation}" if rotation else ""
+    return home() / "calibration" / f"{fingerprint}-{context_hash[:16]}-{kernel}{turned}.json"
 
 
 def save_calibration(calibration: Calibration, *, folder: Path | None = None) -> Path:
-    """Store a calibration for its model, compile context and attention kernel; return the file.
+    """Store a calibration for its model, compile context, attention kernel and rotation; return the file.
 
     Parameters
     ----------
@@ -384,24 +402,45 @@ def save_calibration(calibration: Calibration, *, folder: Path | None = None) ->
         Where; by default the package's data folder, where `load_calibration` looks first.
     """
     path = _path(
-        calibration.fingerprint, calibration.context_hash, flash_attention=calibration.flash_attention
+        calibration.fingerprint,
+        calibration.context_hash,
+        flash_attention=calibration.flash_attention,
+        rotation=calibration.rotation,
     )
     path = path if folder is None else folder / path.name
     atomic_write(path, (json.dumps(calibration.to_dict(), indent=1) + "\n").encode())
     return path
 
 
-def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bool) -> Calibration | None:
+def calibrated_rotations(fingerprint: str, context_hash: str, *, flash_attention: bool) -> frozenset[str]:
+    """Return under which rotations a model was measured behind a compile context; one untold is empty."""
+    path = _path(fingerprint, context_hash, flash_attention=flash_attention)
+    found = (
+        file.stem
+        for folder in (path.parent, _SHIPPED)
+        for file in folder.glob(f"{glob.escape(path.stem)}*.json")
+    )
+    return frozenset(stem.removeprefix(path.stem).removeprefix("-") for stem in found)
+
+
+def load_calibration(
+    fingerprint: str, context_hash: str, *, flash_attention: bool, rotation: str = ""
+) -> Calibration | None:
     """Read the calibration of a model behind a compile context; ``None`` when none was measured.
 
     One of the user's own goes before the one that ships for the bundled model.
+
+    Parameters
+    ----------
+    rotation
+        `nexus_lab.engine.RopeParameters.context_factors` of the running model.
 
     Raises
     ------
     CalibrationError
         When the file is there and cannot be read, or is of something else.
     """
-    path = _path(fingerprint, context_hash, flash_attention=flash_attention)
+    path = _path(fingerprint, context_hash, flash_attention=flash_attention, rotation=rotation)
     if not path.exists():
         path = _SHIPPED / path.name
     if not path.exists():
@@ -410,7 +449,11 @@ def load_calibration(fingerprint: str, context_hash: str, *, flash_attention: bo
         values = json.loads(path.read_text(encoding="utf-8"))
         found = Calibration.from_dict(values if isinstance(values, dict) else {})
         _check_asked(
-            found, fingerprint=fingerprint, context_hash=context_hash, flash_attention=flash_attention
+            found,
+            fingerprint=fingerprint,
+            context_hash=context_hash,
+            flash_attention=flash_attention,
+            rotation=rotation,
         )
     except (OSError, ValueError, RecursionError, CalibrationError) as error:
         told = (

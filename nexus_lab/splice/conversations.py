@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, TypeVar
 
 from nexus_lab.errors import NexusError
+from nexus_lab.json_lines import json_lines
 from nexus_lab.paths import atomic_write, home
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def kept_conversations() -> tuple[tuple[Message, ...], ...]:
     """
     path = kept_path()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return tuple(tuple(_message(entry) for entry in json.loads(line)) for line in lines)
+        lines = json_lines(path.read_text(encoding="utf-8"))
+        return tuple(tuple(_message(entry) for entry in json.loads(line)) for _, line in lines)
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

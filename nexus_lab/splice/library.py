@@ -17,7 +17,7 @@ from nexus_lab.splice.base import BlockRefused
 from nexus_lab.splice.blocks import ToolBlock, mapped_files
 from nexus_lab.splice.compiler import BlockCompiler, CompileError
 from nexus_lab.splice.identity import BlockContext, block_id
-from nexus_lab.splice.model import model_name
+from nexus_lab.splice.model import block_fingerprint, model_name
 from nexus_lab.splice.shelf import DEFAULT_QUOTA, BlockEntry, compiling, entries, touch, trim
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = ["MODEL_FILE", "BlockLibrary", "BlockUnknown", "LibraryBlocks", "libra
 _LOG = logging.getLogger(__name__)
 
 MODEL_FILE = "model.json"
-"""Says in the folder of a model's blocks which model that is."""
+"""Says in a folder of blocks of which model they are, and under which build of llama.cpp."""
 
 _WARM = 8
 _ATTEMPTS = 3
@@ -64,12 +64,12 @@ class _Open:
 
 
 class BlockLibrary:
-    """The blocks of one model.
+    """The blocks of one model under one build of llama.cpp.
 
-    A block's address covers its tokens, its context, the model, the rotation, the cache layout and the size
-    of decode calls, so that anything else is another block. Files appear whole, by renaming, and of two
-    processes that want the same block one compiles it and the other waits. An open block keeps the file it
-    was read from.
+    A block's address covers its tokens, its context, the model, the build, the rotation, the cache layout and
+    the size of decode calls, so that anything else is another block. Those of another build have a folder of
+    their own. Files appear whole, by renaming, and of two processes that want the same block one compiles it
+    and the other waits. An open block keeps the file it was read from.
 
     Every compile keeps the folder within its quota: the blocks used longest ago go, of whatever model, but
     never one that this process has open. Another process that has one open keeps it, too, until it closes it.
@@ -97,7 +97,7 @@ class BlockLibrary:
         self._warm: OrderedDict[str, ToolBlock] = OrderedDict()
         self._lock = Lock()
         self.root = root or library_root()
-        self.folder = self.root / engine.info.fingerprint
+        self.folder = self.root / block_fingerprint(engine)
 
     def address(self, tokens: Sequence[int], context: BlockContext | Sequence[int] = ()) -> str:
         """Address of the block of `tokens` behind `context`, whether it is there or not."""
@@ -221,8 +221,14 @@ class BlockLibrary:
         path = self.folder / MODEL_FILE
         if not path.exists():
             info = self.engine.info
+            facts = {
+                "name": info.name,
+                "sha256": info.sha256,
+                "fingerprint": info.fingerprint,
+                "build": self.engine.build,
+            }
             with suppress(NotWritten):
-                atomic_write(path, json.dumps({"name": info.name, "sha256": info.sha256}).encode())
+                atomic_write(path, json.dumps(facts).encode())
 
     def _load(self, address: str, recipe: _Recipe | None) -> ToolBlock:
         path = self.path(address)

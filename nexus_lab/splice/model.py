@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from nexus_lab._core import BlockHeader, StateLayout
     from nexus_lab.engine import Engine
 
-__all__ = ["SpliceUnavailable", "cache_layout", "model_header", "model_name"]
+__all__ = ["SpliceUnavailable", "block_fingerprint", "cache_layout", "model_header", "model_name"]
 
 # Tokens of a decode call that an address does not mention.
 _USUAL_CHUNK = 512
@@ -43,6 +44,16 @@ def cache_layout(engine: Engine) -> StateLayout:
             engine.prefill(seq, [0], start=0, logits="none")
             layout = _layouts[engine] = engine.save_state(seq).layout
     return layout
+
+
+def block_fingerprint(engine: Engine) -> str:
+    """Return 32 hex digits that name who computed a block: the model, its adapter, and llama.cpp's build.
+
+    A block counts as exact where the tokens before it are those it was compiled behind, which is true of rows
+    of the same build alone.
+    """
+    named = f"nexus rows\0{engine.info.fingerprint}\0{engine.build}"
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 def model_header(
@@ -78,14 +89,14 @@ def model_header(
         attn_factor=rope.attn_factor,
         n_ctx_orig=rope.n_ctx_orig,
         rope_factors_hash=_core.rope_factors_hash(factors),
-        fingerprint=bytes.fromhex(engine.info.fingerprint),
+        fingerprint=bytes.fromhex(block_fingerprint(engine)),
         anchor=anchor,
         context_hash=context_hash,
     )
 
 
 def model_name(engine: Engine) -> str:
-    """Text that tells models, rotations, cache layouts and decode schedules apart, for content addresses.
+    """Text that tells models, builds, rotations, cache layouts and decode schedules apart, for addresses.
 
     llama.cpp has other kernels for few tokens, so that rows computed in smaller decode calls are others in
     their last bits; under a name of both, a block would count as exact where it is not.
@@ -93,4 +104,4 @@ def model_name(engine: Engine) -> str:
     schedule = engine.schedule
     calls = "" if schedule.chunk_tokens == _USUAL_CHUNK else f" calls={schedule.chunk_tokens}"
     layout = f"{schedule.kv_type} flash={schedule.flash_attention}{calls}"
-    return f"{engine.info.fingerprint} {engine.info.rope} {layout}"
+    return f"{block_fingerprint(engine)} {engine.info.rope} {layout}"

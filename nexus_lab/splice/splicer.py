@@ -19,7 +19,7 @@ from nexus_lab.splice.base import (
     SpliceResult,
     SpliceTimings,
 )
-from nexus_lab.splice.calibration import CalibrationError, load_calibration
+from nexus_lab.splice.calibration import CalibrationError, calibrated_rotations, load_calibration
 from nexus_lab.splice.carry import head_shift
 from nexus_lab.splice.contracts import Bounded, Choice, choose
 from nexus_lab.splice.identity import context_hash
@@ -194,12 +194,19 @@ def choose_for(
 
 def stored_calibration(engine: Engine, context_hash: bytes) -> Calibration | Decline | None:
     """Return the bounds stored for `engine` behind a compile context, or why their file is of no use."""
+    model, behind, flash = engine.info.fingerprint, context_hash.hex(), engine.schedule.flash_attention
+    rotation = "" if engine.info.rope is None else engine.info.rope.context_factors
     try:
-        return load_calibration(
-            engine.info.fingerprint, context_hash.hex(), flash_attention=engine.schedule.flash_attention
-        )
+        found = load_calibration(model, behind, flash_attention=flash, rotation=rotation)
     except CalibrationError as error:
         return Decline("calibration_refused", f"{error.problem}; {error.next_step}")
+    if found is None and rotation and calibrated_rotations(model, behind, flash_attention=flash):
+        reason = (
+            f"bounds are measured, but not under the rotation that the model has in {engine.n_ctx:,} cells; "
+            f"nexus-lab eval calibrate --n-ctx {engine.n_ctx} measures them"
+        )
+        return Decline("other_rotation", reason)
+    return found
 
 
 @dataclass(slots=True)

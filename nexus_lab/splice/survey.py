@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nexus_lab.splice.base import BlockRefused
 from nexus_lab.splice.blocks import ToolBlock
 from nexus_lab.splice.library import MODEL_FILE
+from nexus_lab.splice.model import block_fingerprint
 from nexus_lab.splice.shelf import entries, leftovers, touch
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class BlockState(StrEnum):
     """What a file of the library is good for.
 
     ``whole`` is a block that can be spliced. ``damaged`` is no whole block file, or its payload is not the
-    one its header names. ``foreign`` fits another model, rotation or tokenizer than the one it is looked at
-    with, or than its folder says. ``stale`` is whole, but of no tool as the registry has it now.
-    ``unfinished`` is what a writer that was killed left behind.
+    one its header names. ``foreign`` fits another model, build of llama.cpp, rotation or tokenizer than what
+    it is looked at with, or than its folder says. ``stale`` is whole, but of no tool as the registry has it
+    now. ``unfinished`` is what a writer that was killed left behind.
     """
 
     WHOLE = "whole"
@@ -49,7 +50,7 @@ class BlockReport:
     state, detail
         What it is good for, and why when that is nothing.
     model
-        Fingerprint of the model in whose folder it lies.
+        Fingerprint of model and build in whose folder it lies.
     label
         Name of that model, or its fingerprint where the folder does not say.
     nbytes
@@ -115,11 +116,16 @@ def survey(
 
 def model_label(folder: Path) -> str:
     """Name of the model whose blocks lie in `folder`; the folder's own name where it does not say."""
+    return str(_said(folder).get("name", "")) or folder.name
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """Return what a folder says of its blocks, if anything."""
     try:
-        name = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return folder.name
-    return str(name) or folder.name
+        said = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _looked_at(
@@ -141,7 +147,7 @@ def _looked_at(
         touch(entry.path, used_ns=entry.used_ns)
     state, detail = _fit(entry, block, engine)
     tool = None
-    if tools is not None and engine is not None and entry.model == engine.info.fingerprint:
+    if tools is not None and engine is not None and entry.model == block_fingerprint(engine):
         tool = tools.get(block.tokens)
         if state is BlockState.WHOLE and tool is None:
             state, detail = BlockState.STALE, "no tool of the registry has these tokens"
@@ -158,8 +164,19 @@ def _fit(entry: BlockEntry, block: ToolBlock, engine: Engine | None) -> tuple[Bl
     try:
         block.check(engine)
     except BlockRefused as refused:
-        return BlockState.FOREIGN, _difference(refused)
+        return BlockState.FOREIGN, _other_build(entry, engine) or _difference(refused)
     return BlockState.WHOLE, ""
+
+
+def _other_build(entry: BlockEntry, engine: Engine) -> str:
+    """Say that a block of the running model is of another build; empty where it is not."""
+    # Before builds were told apart, a folder was named by the model alone.
+    said = _said(entry.path.parent)
+    model = said.get("fingerprint", entry.model)
+    if entry.model == block_fingerprint(engine) or model != engine.info.fingerprint:
+        return ""
+    build = str(said.get("build", "")) or "a build of llama.cpp that it does not name"
+    return f"fingerprint: it is of {build:.200}, and {engine.build} runs"
 
 
 def _difference(refused: BlockRefused) -> str:

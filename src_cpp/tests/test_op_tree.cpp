@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -476,7 +477,8 @@ void test_threads(std::size_t n_ops) {
     while (done < kThreads) {
         tree.check_integrity();
         (void)tree.survey();
-        std::this_thread::yield();
+        // The mutex is not fair: who takes it again at once may keep the others out for minutes.
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (std::thread& thread : threads) {
         thread.join();

@@ -56,17 +56,30 @@ def test_what_names_no_file_is_not_found(spec: str):
     assert caught.value.next_step
 
 
-def test_the_hub_without_a_network_is_a_typed_error(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set, and it was not fetched before"),
+        ({"HF_ENDPOINT": "https://hub.invalid"}, "hub.invalid cannot be found from here, and it was not"),
+    ],
+)
+def test_the_hub_without_a_network_is_a_typed_error_and_nothing_else(
+    tmp_path: Path, asked: dict[str, str], why: str
+):
     code = (
         "from nexus_lab.engine import resolve_model, ModelUnavailable\n"
         "try: resolve_model('hf:some-owner/some-repository/model.gguf')\n"
-        "except ModelUnavailable as error: print('typed:', error.next_step)\n"
+        "except ModelUnavailable as error: print('typed:', error.problem, error.next_step)\n"
     )
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
+    environment = {**asked, "HF_HOME": str(tmp_path), "PATH": ""}
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert "typed: go online once" in found.stdout
+    assert found.stdout.startswith(
+        "typed: hf:some-owner/some-repository/model.gguf cannot be fetched: " + why
+    )
+    assert "go online once" in found.stdout
+    assert found.stderr == ""
 
 
 def test_embedding_models_and_adapters_are_refused_before_loading(tmp_path: Path):

@@ -67,9 +67,14 @@ def test_a_key_stands_for_all_that_determines_the_rows_and_for_no_more():
     )
     moved = replace(task, folder="there", engine=replace(task.engine, model="copy.gguf"))
     assert moved.key == task.key
+    adapted = replace(task, engine=replace(task.engine, adapter="a.gguf", adapter_sha256="ef"))
+    assert replace(adapted, engine=replace(adapted.engine, adapter="b.gguf")).key == adapted.key
+    assert "adapter_sha256" not in task.engine.facts  # so that keys of sweeps without one are as ever
     others = [
         replace(task, engine=replace(task.engine, sha256="cd")),
         replace(task, engine=replace(task.engine, flash_attention=True)),
+        replace(task, engine=replace(task.engine, adapter="a.gguf", adapter_sha256="ef")),
+        replace(task, engine=replace(task.engine, adapter="a.gguf", adapter_sha256="01")),
         replace(task, prefix=(5, 7)),
         replace(task, case=replace(task.case, answer=(9,))),
         replace(task, repairs=(Repair("leading", 0.25),)),

@@ -13,6 +13,7 @@ import pytest
 from nexus_lab import _core
 from nexus_lab.engine import Engine
 from nexus_lab.splice import BlockLibrary, BlockReport, BlockState, TrialCase, model_header, survey
+from nexus_lab.splice.model import block_fingerprint
 from nexus_lab.splice.shelf import entries, touch
 
 pytestmark = pytest.mark.model
@@ -53,7 +54,7 @@ def test_every_file_is_named_for_what_it_is(
     bundled_engine: Engine, library: BlockLibrary, tokens: tuple[int, ...]
 ):
     whole = library.get_or_compile(tokens, [1, 2]).path
-    name, here = whole.name, bundled_engine.info.fingerprint[:2]
+    name, here = whole.name, block_fingerprint(bundled_engine)[:2]
     data = whole.read_bytes()
     (library.folder / "flipped.atb").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     (library.folder / "short.atb").write_bytes(data[:-1])
