@@ -115,7 +115,12 @@ def reading_signals(logits: Floats) -> dict[str, float]:
 
 
 def fit_no_tool(
-    signals: Sequence[Mapping[str, float]], none: Sequence[bool], *, target: float, source: str = ""
+    signals: Sequence[Mapping[str, float]],
+    none: Sequence[bool],
+    *,
+    target: float,
+    groups: Sequence[str] = (),
+    source: str = "",
 ) -> NoTool:
     """Fit the model by ridge-penalised maximum likelihood, both kinds of requests weighing the same.
 
@@ -127,6 +132,9 @@ def fit_no_tool(
         Whether no tool fits it.
     target
         Share of the answerable requests that may be refused.
+    groups
+        Which group each request is of; the target holds in every group that is large enough to tell, since
+        one over well-known tools would otherwise make up for one over tools that nobody knows.
 
     Raises
     ------
@@ -145,8 +153,13 @@ def fit_no_tool(
     model = NoTool(
         dict(zip(names, weights.tolist(), strict=True)), intercept, 1.0, len(wanted), int(wanted.sum())
     )
-    chances = [model.chance(one) for one, no_tool in zip(signals, wanted, strict=True) if not no_tool]
-    limit = float(np.quantile(chances, 1 - target))
+    chances: dict[str, list[float]] = {}
+    for one, no_tool, group in zip(signals, wanted, groups or [""] * len(wanted), strict=True):
+        if not no_tool:
+            chances.setdefault(group, []).append(model.chance(one))
+    telling = [some for some in chances.values() if len(some) * target >= 1]
+    everyone = [chance for some in chances.values() for chance in some]
+    limit = max(float(np.quantile(some, 1 - target)) for some in telling or [everyone])
     return NoTool(model.weights, intercept, limit, model.n, model.n_none, source)
 
 

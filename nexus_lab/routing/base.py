@@ -111,9 +111,9 @@ class CrossEncoder(Protocol):
 class Outcome(StrEnum):
     """How a decision was reached.
 
-    ``auto``: the margin reached tau, or the request names the tool; ``escalated``: a cross-encoder chose;
-    ``escalation_unavailable``: the margin is under tau and there is no cross-encoder, the best candidate
-    stands unconfirmed; ``no_tool``: no tool seems to fit.
+    ``auto``: the margin reached tau, or the request names the tool or is much like one that was given for it;
+    ``escalated``: a cross-encoder chose; ``escalation_unavailable``: the margin is under tau and there is
+    no cross-encoder, the best candidate stands unconfirmed; ``no_tool``: no tool seems to fit.
     """
 
     AUTO = "auto"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from nexus_lab.routing.abstain import NoTool
+
     Progress = Callable[[str, float], None]
 
 __all__ = ["calibrate_router"]
@@ -61,8 +63,9 @@ def calibrate_router(
     router
         Over the registry that the requests are meant for.
     pairs
-        JSON Lines of confusable requests: ``query``, ``context``, ``right`` (a tool of the registry). A row
-        that brings its own ``tools`` is no run over the registry; it takes part in the abstention alone.
+        JSON Lines of confusable requests: ``query``, ``context``, ``right`` (a tool of the registry), or as
+        `train_reader` has them. A row that brings its own ``tools`` is no run over the registry; it takes
+        part in the abstention alone.
     negatives
         JSON Lines of requests that no tool fits: ``query``, and either the row's own ``tools`` or
         ``registry_valid`` (sizes of the registry at which none fits; any size where it is not said).
@@ -86,25 +89,24 @@ def calibrate_router(
     Raises
     ------
     CalibrationError
-        When no request of `pairs` belongs to the registry, or `learn_from` is another word.
+        When no request of `pairs` belongs to the registry, `learn_from` is another word, or a share or the
+        percentile is beyond its range.
 
     Notes
     -----
     The rates and the curve are of requests kept apart: of five parts of the files, each is judged by what was
     fitted without it. Where there are too few for that they are of the requests themselves, with ``folds`` 1.
+    Where there are too few requests without a tool to fit "no tool fits" anew, the router's own stays.
     """
-    if learn_from not in _SOURCES:
-        raise CalibrationError(f"learn_from = {learn_from!r}", next_step=f"choose from {', '.join(_SOURCES)}")
+    _check(learn_from, percentile, target)
     tell = on_progress or (lambda _what, _done: None)
-    rows = [row for row in read_rows(pairs) if share_of(row["query"]) < share]
+    rows = [_with_right(row) for row in read_rows(pairs) if share_of(row["query"]) < share]
     without = [row for path in negatives for row in read_rows(path) if share_of(row["query"]) < share]
     registry = router.registry
-    ours = [row for row in rows if not row.get("tools") and row.get("right") in registry]
+    named = [row for row in rows if not row.get("tools") and isinstance(row.get("right"), str)]
+    ours = [row for row in named if row["right"] in registry]
     if not ours:
-        raise CalibrationError(
-            f"no request of {pairs.name} has its right tool in {registry.name!r}",
-            next_step="give the registry that the pairs were made for",
-        )
+        raise _none_of(pairs, registry, rows=rows, named=named, share=share)
     described = f"{len(ours)} requests of {pairs.name} over {registry.name} ({len(registry)} tools)"
     seen = [see(router, row, registry.name) for row in _told(ours, tell, "confusable requests")]
     weight = _reader_weight(seen)
@@ -114,7 +116,7 @@ def calibrate_router(
         apart_weight = _reader_weight(see_unknown(router, unknown, share))
     reads = bool(seen[0].logits) and weight >= _WORTH_READING
     size = len(registry)
-    over = [row for row in without if not row.get("tools") and size in row.get("registry_valid", (size,))]
+    over = [row for row in without if not row.get("tools") and _valid_at(row, size)]
     none = [
         see(router, row, registry.name, read=reads) for row in _told(over, tell, "requests without a tool")
     ]
@@ -127,7 +129,9 @@ def calibrate_router(
             package += some
     gate, curve = _gate(seen, weight, percentile, risk, described)
     everything = [*seen, *none, *beside]
-    apart = Fitting(package, learn_from, target, registry.name, described, reads=reads)
+    apart = Fitting(
+        package, learn_from, target, registry.name, described, reads=reads, kept=_kept(router, reads=reads)
+    )
     judge = apart.judge(everything)
     return RouterCalibration(
         gate=gate,
@@ -158,6 +162,57 @@ def calibrate_router(
         no_tool_read=judge.after,
         curve=tuple(curve),
     )
+
+
+def _check(learn_from: str, percentile: float, target: float) -> None:
+    """Raise CalibrationError before minutes are spent on what cannot be."""
+    if learn_from not in _SOURCES:
+        raise CalibrationError(f"learn_from = {learn_from!r}", next_step=f"choose from {', '.join(_SOURCES)}")
+    if not 0 < percentile < 100:  # noqa: PLR2004 - percent
+        raise CalibrationError(f"percentile = {percentile:g}", next_step="choose a value between 0 and 100")
+    if not 0 < target < 1:
+        raise CalibrationError(f"target = {target:g}", next_step="choose a share between 0 and 1")
+
+
+def _with_right(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its tool under ``right``, also where it is one that a model was trained on."""
+    return row if "right" in row else {**row, "right": row.get("tool", row.get("gold_tool"))}
+
+
+def _valid_at(row: Mapping[str, Any], size: int) -> bool:
+    """Whether no tool fits a request over so many tools."""
+    sizes = row.get("registry_valid")
+    return not isinstance(sizes, list) or size in sizes
+
+
+def _none_of(
+    pairs: Path, registry: Registry, *, rows: Sequence[Any], named: Sequence[Any], share: float
+) -> CalibrationError:
+    """Return what is wrong with requests of which none can be used."""
+    if not rows:
+        within = f" within the share {share:g}" if share < 1 else ""
+        return CalibrationError(
+            f"there is no request in {pairs.name}{within}",
+            next_step="take a larger share, or give more requests",
+        )
+    if named:
+        return CalibrationError(
+            f"no request of {pairs.name} has its right tool in {registry.name!r}",
+            next_step="give the registry that the pairs were made for",
+        )
+    return CalibrationError(
+        f"no request of {pairs.name} names its tool under 'right'",
+        next_step='write objects such as {"query": "List my issues", "right": "list_issues"}',
+    )
+
+
+def _kept(router: Router, *, reads: bool) -> tuple[NoTool | None, NoTool | None]:
+    """Return what "no tool fits" is judged by now, where that holds for this embedder and cross-encoder."""
+    used = router.calibration
+    if (used.embedder, used.scoring) != (router.embedder.fingerprint, SCORING):
+        return None, None
+    same = reads and used.reader == getattr(router.cross_encoder, "fingerprint", None)
+    return used.no_tool, used.no_tool_read if same else None
 
 
 def _told(rows: list[dict[str, Any]], tell: Progress, what: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +72,9 @@ class Fitting:
         Whose requests the files' are.
     reads
         Whether a second model hears the cross-encoder.
+    kept
+        What stays where there are too few requests to fit to, before and after the cross-encoder; it refuses
+        no more of the registry's requests than `target`.
     """
 
     package: Sequence[Seen]
@@ -80,6 +83,7 @@ class Fitting:
     over: str
     source: str
     reads: bool = True
+    kept: tuple[NoTool | None, NoTool | None] = (None, None)
 
     def judge(self, files: Sequence[Seen]) -> Judge:
         """Return the judge that is fitted to these requests of the files, and the package's."""
@@ -89,8 +93,14 @@ class Fitting:
             *(files if self.learn_from != "package" else ()),
             *(self.package if self.learn_from != "files" else ()),
         ]
-        after = self._model(seen, read=True) if self.reads else None
-        return Judge(abstention, self._model(seen, read=False), after)
+        before = self._model(seen, read=False)
+        if before is None:
+            kept = (
+                self._held_to(model, ours, read=read)
+                for model, read in zip(self.kept, (False, True), strict=True)
+            )
+            return Judge(abstention, *kept)
+        return Judge(abstention, before, self._model(seen, read=True) if self.reads else None)
 
     def doubts(self, files: Sequence[Seen]) -> tuple[list[tuple[float, bool]], int]:
         """Return the doubt about each request by a judge that was fitted without it, and how many there are.
@@ -112,10 +122,22 @@ class Fitting:
                 [one.signals(read=read) for one in used],
                 [not one.right for one in used],
                 target=self.target,
+                groups=[one.over for one in used],
                 source=self._told(used),
             )
         except (CalibrationError, IndexError):
             return None
+
+    def _held_to(self, model: NoTool | None, ours: Sequence[Seen], *, read: bool) -> NoTool | None:
+        """Return a model of other requests that refuses no more of these than it may; none of very few."""
+        chances = [model.chance(one.signals(read=read)) for one in ours if model and (one.logits or not read)]
+        if model is None or not chances:
+            return model
+        few = len(chances) * self.target < 1
+        least = float(np.nextafter(max(chances), 2.0) if few else np.quantile(chances, 1 - self.target))
+        if least <= model.limit:
+            return model
+        return replace(model, limit=min(1.0, least), source=f"{model.source}; its limit by {self.source}")
 
     def _told(self, used: Sequence[Seen]) -> str:
         if self.learn_from == "package":

@@ -169,6 +169,6 @@ def _seen(
         if read and reader is not None and len(stage.names)
         else {}
     )
-    kind = str(row.get("kind", "answerable"))
+    kind = str(row.get("kind") or ("no tool" if row.get("right") is None else "answerable"))
     before = stage_signals(stage, ranking, scorer)
     return Seen(row["query"], kind, over, right, stage, ranking, before, logits)

@@ -29,12 +29,14 @@ __all__ = [
     "calibrate_tau",
     "load_calibration",
     "save_calibration",
+    "shipped_calibration",
     "user_calibration_path",
 ]
 
 _VERSION = 2
-# Of a cross-encoder that was not calibrated: its lead of one nat outweighs most leads of the fused score.
-READER_WEIGHT = 0.1
+# Of a cross-encoder that was not calibrated: what the package's own was found to be worth.
+READER_WEIGHT = 0.05
+_LARGEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,9 @@ def calibrate_tau(margins: Sequence[float], percentile: float = 20.0, *, source:
         )
     if not 0 < percentile < 100:  # noqa: PLR2004 - percent
         raise CalibrationError(f"percentile = {percentile}", next_step="choose a value between 0 and 100")
-    return Calibration(float(np.percentile(values, percentile)), percentile, int(values.size), source)
+    # A request that names the lower of two tools has a margin below 0, which is no tau.
+    tau = max(0.0, float(np.percentile(values, percentile)))
+    return Calibration(tau, percentile, int(values.size), source)
 
 
 def calibrate_abstention(
@@ -234,28 +238,84 @@ def load_calibration(embedder: str, scoring: str) -> tuple[RouterCalibration, st
         own = _parse(path, str(path))
         if (own.embedder, own.scoring) == (embedder, scoring):
             return own, "user"
-    packed = files("nexus_lab.routing").joinpath("calibration.json")
-    shipped = _parse(packed, "the calibration in the package")
+    shipped = shipped_calibration()
     same = (shipped.embedder, shipped.scoring) == (embedder, scoring)
     return shipped, "shipped" if same else "shipped for another embedder"
+
+
+def shipped_calibration() -> RouterCalibration:
+    """Return the calibration that comes with the package."""
+    packed = files("nexus_lab.routing").joinpath("calibration.json")
+    return _parse(packed, "the calibration in the package")
 
 
 def _no_tool(values: dict[str, Any] | None, signals: Sequence[str]) -> NoTool | None:
     if values is None:
         return None
-    weights = {str(name): float(weight) for name, weight in dict(values["weights"]).items()}
+    weights = {str(name): _number(weight, name) for name, weight in dict(values["weights"]).items()}
     unknown = sorted(weights.keys() - set(signals))
     if unknown:
         raise ValueError(f"there is no signal {unknown[0]!r}")
-    return NoTool(**{**values, "weights": weights})
+    return NoTool(
+        weights,
+        _number(values["intercept"], "intercept"),
+        _number(values["limit"], "limit", most=1.0, least=0.0),
+        int(_number(values["n"], "n")),
+        int(_number(values["n_none"], "n_none")),
+        str(values.get("source", "")),
+    )
+
+
+def _number(value: Any, name: str, *, least: float = -_LARGEST, most: float = _LARGEST) -> float:
+    """Return a number of the file; whatever else stands there would fail far from here, or never."""
+    # Compared as it is: an integer of a thousand digits is no float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"its {name} is no number that can be used")
+    return float(value)
+
+
+def _gate(values: dict[str, Any]) -> Calibration:
+    return Calibration(
+        _number(values["tau"], "tau", least=0.0),
+        _number(values["percentile"], "percentile"),
+        int(_number(values["n"], "n")),
+        str(values["source"]),
+    )
+
+
+def _abstention(values: dict[str, Any]) -> Abstention:
+    return Abstention(
+        _number(values["threshold"], "threshold"),
+        int(_number(values["n_tools"], "n_tools", least=1.0)),
+        _number(values["slope"], "slope"),
+        _number(values["target"], "target"),
+        int(_number(values["n"], "n")),
+        str(values["source"]),
+        tuple(_rate(one) for one in values["rates"]),
+    )
+
+
+def _point(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _number(values[name], name) for name in ("share", "tau", "top1")}
+
+
+def _rate(values: dict[str, Any]) -> dict[str, Any]:
+    counts = {name: int(_number(values[name], name)) for name in ("n", "refused", "folds") if name in values}
+    shares = {name: _number(values[name], name) for name in ("share", "auroc") if name in values}
+    found: dict[str, Any] = {"group": str(values["group"]), "over": str(values["over"])} | counts | shares
+    missing = {"n", "refused", "share"} - found.keys()
+    if missing:
+        raise ValueError(f"a rate has no {min(missing)}")
+    return {name: found[name] for name in values if name in found}
 
 
 def _parse(file: Any, origin: str) -> RouterCalibration:
     try:
         return _calibration(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise CalibrationError(
-            f"{origin} cannot be read: {error}",
+            f"{origin} cannot be read: {why}",
             next_step="delete it, and run nexus-lab route calibrate again",
         ) from error
 
@@ -263,19 +323,18 @@ def _parse(file: Any, origin: str) -> RouterCalibration:
 def _calibration(values: Any) -> RouterCalibration:
     if values["version"] != _VERSION:
         raise ValueError(f"it is of version {values['version']}, not {_VERSION}")
-    gate, abstention = Calibration(**values["gate"]), values["abstention"]
-    unknown = values.get("reader_weight_unknown")
+    unknown, reader = values.get("reader_weight_unknown"), values.get("reader")
     return RouterCalibration(
-        gate=gate,
-        abstention=Abstention(**{**abstention, "rates": tuple(abstention["rates"])}),
+        gate=_gate(values["gate"]),
+        abstention=_abstention(values["abstention"]),
         embedder=str(values["embedder"]),
         scoring=str(values["scoring"]),
         command=str(values["command"]),
         settings=dict(values.get("settings", {})),
-        reader=values.get("reader"),
-        reader_weight=float(values.get("reader_weight", READER_WEIGHT)),
-        reader_weight_unknown=None if unknown is None else float(unknown),
+        reader=None if reader is None else str(reader),
+        reader_weight=_number(values.get("reader_weight", READER_WEIGHT), "reader_weight"),
+        reader_weight_unknown=None if unknown is None else _number(unknown, "reader_weight_unknown"),
         no_tool=_no_tool(values.get("no_tool"), STAGE_SIGNALS),
         no_tool_read=_no_tool(values.get("no_tool_read"), STAGE_SIGNALS + READING_SIGNALS),
-        curve=tuple(values.get("curve", ())),
+        curve=tuple(_point(row) for row in values.get("curve", ())),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from nexus_lab.registry import neutralise
 from nexus_lab.routing.abstain import reading_signals, stage_signals
 from nexus_lab.routing.base import Outcome
-from nexus_lab.routing.gate import Ranking, Verdict, judge, rank
+from nexus_lab.routing.gate import Ranking, Verdict, judge, rank, told_apart, without_scores
 from nexus_lab.routing.reading import request_text, tool_text
 from nexus_lab.routing.scoring import timed
 
@@ -37,7 +37,7 @@ _DOUBT = 0.5
 class ReaderWeights(NamedTuple):
     """What one unit of a cross-encoder's score adds to a fused score.
 
-    Examples say more of a tool than its description, so there is less for a cross-encoder to add.
+    What it adds is calibrated apart where tools have no examples, which is where its reading is all there is.
 
     Attributes
     ----------
@@ -117,14 +117,15 @@ def settle(
     with timed(stage.times_ms, "gate"):
         ranking = rank(stage)
         chance, fit, threshold = _fit(stage, ranking, rules, scorer)
-        verdict = judge(request, stage, ranking, tau=rules.tau, fit=fit, threshold=threshold)
         order = tuple(int(place) for place in ranking.order)
-    named = len(order) > 0 and order[0] in stage.named
+        taught = bool(order) and scorer.taught(stage, order[0])
+        settled = without_scores(request, stage, ranking, taught=taught)
+        verdict = settled or judge(stage, ranking, tau=rules.tau, fit=fit, threshold=threshold)
     # A cross-encoder that is not heard on whether any tool fits cannot settle that doubt.
     doubtful = verdict.outcome is Outcome.ESCALATION_UNAVAILABLE or (
         rules.no_tool_read is not None and chance is not None and chance >= _DOUBT
     )
-    if rules.reader is None or not doubtful or named or not request.strip() or not order:
+    if rules.reader is None or not doubtful or settled is not None:
         return Course(ranking, order, verdict, {}, chance, fit, threshold)
     with timed(stage.times_ms, "rerank"):
         logits = read_candidates(rules.reader, request, stage, ranking, scorer=scorer, context=context)
@@ -194,12 +195,12 @@ def _escalated(
     shown = neutralise(best, limit=_SHOWN)
     reader = rules.reader.name if rules.reader is not None else ""
     if fit < threshold:
-        reason = (
-            f"{reader} read {len(logits)} tools; {shown} fits best, with {fit:.3f} under {threshold:.3f}: "
-            "no tool seems to fit."
-        )
+        near, least = told_apart(fit, threshold, digits=3)
+        count = f"{len(logits)} tool{'s' * (len(logits) != 1)}"
+        reason = f"{reader} read {count}; {shown} fits best, with {near} under {least}: no tool seems to fit."
         return order, Verdict(Outcome.NO_TOOL, None, reason), chance, fit, threshold
-    why = f"The margin of {ranking.margin:.4f} is under tau = {rules.tau:.4f}"
+    ahead, wanted = told_apart(ranking.margin, rules.tau, digits=4)
+    why = f"The margin of {ahead} is under tau = {wanted}"
     if ranking.margin >= rules.tau:
         why = "Whether a tool fits was in doubt"
     reason = f"{why}; {reader} chose {shown} among {len(logits)}."

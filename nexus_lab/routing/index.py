@@ -12,7 +12,7 @@ from nexus_lab import _core
 from nexus_lab.routing.base import RoutingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ __all__ = ["LEVELS", "DenseScores", "QuantisedQuery", "ToolIndex", "clip_of", "q
 # Scores of tools past this rank are not told apart: their bound is good enough for a fusion.
 _POOL = 4096
 _CLIP_DEVIATIONS = 5.5
+_FEW = 16
 LEVELS = 127
 
 
@@ -87,6 +88,7 @@ class ToolIndex:
     def __init__(self, dim: int, *, kernel: str = "auto") -> None:
         self.dim = dim
         self._clip = clip_of(dim)
+        self._kernel = kernel
         self._matrix = _core.Int8Matrix(dim, kernel=kernel)
         self._entries: dict[str, _Entry] = {}
         self._slots: dict[str, int] = {}
@@ -179,6 +181,25 @@ class ToolIndex:
         del self._entries[name]
         for place, other in enumerate(self._entries):
             self._slots[other] = place
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Take those of the tools called `names` that are there out of the index.
+
+        Every removal moves the rows behind it, so that where many go, what stays is set up anew.
+        """
+        gone = [name for name in dict.fromkeys(names) if name in self._entries]
+        if len(gone) <= _FEW:
+            for name in gone:
+                self.remove(name)
+            return
+        for name in gone:
+            del self._entries[name]
+        self._slots = {name: place for place, name in enumerate(self._entries)}
+        entries = self._entries.values()
+        self._matrix = _core.Int8Matrix(self.dim, kernel=self._kernel)
+        self._set_groups(np.repeat(np.arange(len(entries)), [len(entry.rows) for entry in entries]))
+        if self._n_rows:
+            self._matrix.append(np.stack([row for entry in entries for row in entry.rows]))
 
     def quantise_query(self, vector: Floats) -> QuantisedQuery:
         """Return a request's vector (float32 [dim]) as int8, on its own scale."""

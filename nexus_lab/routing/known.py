@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nexus_lab.json_lines import json_lines
 from nexus_lab.paths import atomic_write
 from nexus_lab.routing.index import LEVELS, clip_of, quantise
 from nexus_lab.routing.lexical import words
 from nexus_lab.routing.normalise import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -50,7 +51,7 @@ _KEY_BYTES = 12
 
 def known_requests(tool: ToolSpec) -> tuple[str, ...]:
     """Return requests that are known to belong to `tool`; none where it is another one, or a newer one."""
-    if description_digest(tool) not in _digests().get(tool.name, ()):
+    if not _is_known(tool):
         return ()
     return _by_tool().get(tool.name, ())
 
@@ -60,15 +61,8 @@ def known_without_tool(registry: Registry) -> tuple[str, ...]:
 
     They tell what such a server is asked for in vain, as examples tell what a tool is asked for.
     """
-    known = {
-        tool.name
-        for tool in (*registry.tools, *registry.shadowed)
-        if description_digest(tool) in _digests().get(tool.name, ())
-    }
-    if not known:
-        return ()
     rows = (row for row in package_rows_for(registry) if row.get("tool") is None and not row.get("context"))
-    return tuple(row["request"] for row in rows if known & set(row.get("near", ())))
+    return tuple(row["request"] for row in rows if row.get("near"))
 
 
 def description_digest(tool: ToolSpec) -> str:
@@ -83,36 +77,57 @@ def package_rows() -> tuple[dict[str, Any], ...]:
         json.loads(line)
         for file in sorted(files(__package__).joinpath(_FOLDER).iterdir(), key=lambda file: file.name)
         if file.name.endswith(".jsonl")
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if line.strip()
+        for _, line in json_lines(file.read_text(encoding="utf-8"))
     )
 
 
 def package_rows_for(registry: Registry) -> list[dict[str, Any]]:
-    """Return the rows of the package, of those without a tool the ones that no tool of `registry` fits.
+    """Return the rows of the package that hold over `registry`, with tools called as decisions over it do.
 
-    Requests without a tool were held against the tools of ``tools.json``; the ones that do the job of one
-    after all are named in its ``fitted_by``. A tool that is not among them, or no longer as it was, may do it
-    as well: where its name shares a word with the request, that is taken for so.
+    Requests for a tool are there where that very tool is, and where they bring its description along.
+
+    Requests without a tool were held against the tools of ``tools.json``; what does the job of one after all
+    is named in its ``fitted_by``. Any other tool may do it as well, so that a request is there only where it
+    was written beside a tool of `registry`, or beside none and all tools are of that file; and not where the
+    name of another tool shares a word with it.
     """
-    unchecked = [_stems(tool.name) for tool in _unchecked(registry)]
-    return [
-        row
+    keys = _known_keys(registry)
+    others = [_stems(tool.name) for tool in _all(registry) if not _is_known(tool)]
+    found = (
+        row if row.get("description") is not None else _row_for(row, registry, keys, others)
         for row in package_rows()
-        if row.get("tool") is not None
-        or not (
-            any(name in registry for name in row.get("fitted_by", ()))
-            or any(_stems(row["request"]) & name for name in unchecked)
-        )
-    ]
+    )
+    return [row for row in found if row is not None]
 
 
-def _unchecked(registry: Registry) -> list[ToolSpec]:
-    return [
-        tool
-        for tool in (*registry.tools, *registry.shadowed)
-        if description_digest(tool) not in _digests().get(tool.name, ())
-    ]
+def _row_for(
+    row: dict[str, Any], registry: Registry, keys: Mapping[str, str], others: Sequence[set[str]]
+) -> dict[str, Any] | None:
+    name, told = row.get("tool"), dict(row)
+    for field in ("near", "also_ok"):
+        if field in row:
+            told[field] = [keys[other] for other in row[field] if other in keys]
+    if name is not None:
+        return {**told, "tool": keys[name]} if name in keys else None
+    strange = bool(row.get("near") or others) and not told.get("near")
+    fitted = any(other in registry for other in row.get("fitted_by", ()))
+    if strange or fitted or any(_stems(row["request"]) & other for other in others):
+        return None
+    return told
+
+
+def _all(registry: Registry) -> tuple[ToolSpec, ...]:
+    return (*registry.tools, *registry.shadowed)
+
+
+def _is_known(tool: ToolSpec) -> bool:
+    return description_digest(tool) in _digests().get(tool.name, ())
+
+
+def _known_keys(registry: Registry) -> dict[str, str]:
+    """Return what decisions call the known tools of a registry, by their names."""
+    qualified = {tool.name: tool.qualified_name for tool in registry.shadowed if _is_known(tool)}
+    return qualified | {tool.name: tool.name for tool in registry.tools if _is_known(tool)}
 
 
 def _stems(text: str) -> set[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nexus_lab.routing.context import said
 from nexus_lab.routing.lexical import words
 from nexus_lab.routing.normalise import normalise
 
@@ -125,8 +126,5 @@ def _names(tools: Sequence[ToolSpec], places: dict[str, list[int]]) -> dict[str,
 
 
 def _said(turns: Sequence[Message]) -> Iterable[str]:
-    """Yield the beginnings of the last turns, the newest first."""
-    for turn in islice(reversed(turns), _TURNS):
-        text = turn.get("content")
-        if isinstance(text, str):
-            yield " ".join(text.split()[:_TURN_WORDS])
+    """Return the beginnings of the last turns, the newest first."""
+    return (" ".join(said(turn).split()[:_TURN_WORDS]) for turn in islice(reversed(turns), _TURNS))

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["MaskedSpan", "NormalisedRequest", "SpanKind", "normalise", "split_identifiers"]
+__all__ = ["MaskedSpan", "NormalisedRequest", "SpanKind", "beginning", "normalise", "split_identifiers"]
 
 _MATCHED_CHARACTERS = 4_000
 
@@ -92,7 +92,7 @@ def normalise(request: str) -> NormalisedRequest:
     Only the first 4,000 characters are matched, up to the last whole word. A request of which nothing is left
     is matched as it is.
     """
-    text = _beginning(request)
+    text = beginning(request)
     spans: list[MaskedSpan] = []
     for kind, pattern in _PATTERNS:
         for match in pattern.finditer(text):
@@ -108,8 +108,11 @@ def normalise(request: str) -> NormalisedRequest:
     return NormalisedRequest(request, matched, tuple(spans))
 
 
-def _beginning(request: str) -> str:
-    """Return what is matched of `request`; half a path or number would be another one, so no word is cut."""
+def beginning(request: str) -> str:
+    """Return the part of `request` that is matched, its first 4,000 characters.
+
+    Half a path or number would be another one, so no word is cut.
+    """
     text = request[:_MATCHED_CHARACTERS]
     if text == request or request[_MATCHED_CHARACTERS].isspace():
         return text

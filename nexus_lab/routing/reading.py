@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from nexus_lab.routing.context import resolve
-from nexus_lab.routing.normalise import SpanKind, normalise, split_identifiers
+from nexus_lab.routing.normalise import SpanKind, beginning, normalise, split_identifiers
 from nexus_lab.routing.views import choices
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_TOKENS", "request_text", "tool_text"]
 
-MOST_TOKENS = 72
+MOST_TOKENS = 96
 _REQUEST_WORDS = 28
 _CONTEXT_WORDS = 16
-_DESCRIPTION_CHARACTERS = 130
+_DESCRIPTION_CHARACTERS = 220
 _CHOICES = 8
 _PARAMETERS = 5
 _EXAMPLE_WORDS = 14
@@ -66,7 +66,7 @@ def tool_text(tool: ToolSpec, *, example: str | None = None) -> str:
 
 def _told(text: str) -> str:
     """Return `text` with the kinds of its masked parts in their places."""
-    found = normalise(text)
+    found = normalise(beginning(text))
     parts, at = [], 0
     for span in found.spans:
         parts += [found.request[at : span.start], _word(span.kind, found.request[span.start : span.stop])]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.registry import Registry, load_registry, repair_text
 from nexus_lab.routing.base import Candidate, RoutingDecision, RoutingError, View, ViewKind
 from nexus_lab.routing.calibration import READER_WEIGHT, RouterCalibration, load_calibration
+from nexus_lab.routing.context import checked_turns
 from nexus_lab.routing.deciding import Course, ReaderWeights, Rules, read_candidates, settle
 from nexus_lab.routing.gate import rank
 from nexus_lab.routing.scoring import SCORING, Scorer, StageScores
@@ -198,8 +199,15 @@ class Router:
             The turns before it, oldest first; read only where the request refers back.
         tau, top_k
             Of this decision alone; ``None`` takes the router's own.
+
+        Raises
+        ------
+        RoutingError
+            When the request is no text, a turn is no message, or `tau` or `top_k` is none.
         """
-        request = repair_text(request)
+        if not isinstance(request, str):
+            raise RoutingError(f"a request is a text, no {type(request).__name__}", next_step="give a text")
+        request, context = repair_text(request), checked_turns(context or ())
         with self._turn:
             stage = self.scores(request, context)
             return self._decide(

@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import neutralise
+from nexus_lab.json_lines import json_lines, parse_line, why_unreadable
+from nexus_lab.registry import neutralise, repair_text
 from nexus_lab.routing.base import RoutingError
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RowsError(f"{path} cannot be read: {error}", next_step="give a JSON Lines file") from error
+        raise RowsError(
+            f"{path} cannot be read: {why_unreadable(error)}", next_step="give a JSON Lines file"
+        ) from error
     rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in json_lines(text):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_line(line)
+        except ValueError as error:
             raise RowsError(
                 f"line {number} of {path} is not JSON: {error}", next_step="write one object a line"
             ) from error
@@ -55,7 +56,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                 f"line {number} of {path} has a 'context' that is no list of turns",
                 next_step='write {"context": [{"role": "user", "content": "Look at acme/docs"}]}',
             )
-        rows.append(row)
+        rows.append({**row, "query": repair_text(row["query"])})
     return rows
 
 
@@ -78,7 +79,7 @@ def read_id_lists(path: Path) -> dict[str, list[str]]:
 
 def share_of(text: str) -> float:
     """Return a fixed number in [0, 1) for `text`, by which a part of a set is kept apart."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+    return int.from_bytes(hashlib.sha256(repair_text(text).encode()).digest()[:8], "big") / 2**64
 
 
 def file_digest(path: Path) -> str:

@@ -6,8 +6,8 @@ import hashlib
 import io
 import logging
 import threading
-from typing import TYPE_CHECKING
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _KEY_BYTES = 20
 _MOST_VECTORS = 60_000
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, BadZipFile)
 
 
 class EmbeddingStore:
@@ -76,6 +77,8 @@ class EmbeddingStore:
         with self._turn:
             if not self._unsaved:
                 return
+            # Another process may have written meanwhile; what it embedded need not be embedded again.
+            self._rows = self._read() | self._rows
             kept = dict(list(self._rows.items())[-_MOST_VECTORS:])
             buffer = io.BytesIO()
             keys = np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), _KEY_BYTES)
@@ -104,14 +107,26 @@ class EmbeddingStore:
 
     def _read(self) -> dict[bytes, Floats]:
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                keys, rows = file["keys"], file["rows"]
+            with ZipFile(self.path) as file:
+                keys, rows = (_array(file, name) for name in ("keys", "rows"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except _UNREADABLE as error:
             logger.warning("the stored vectors in %s cannot be read and are made anew: %s", self.path, error)
             return {}
-        if keys.ndim != 2 or rows.shape != (len(keys), self.dim) or rows.dtype != np.float32:  # noqa: PLR2004
+        size = len(rows) if rows.ndim else 0
+        ours = keys.dtype == np.uint8 and keys.shape == (size, _KEY_BYTES)
+        fitting = rows.dtype == np.float32 and rows.shape == (size, self.dim)
+        if not (ours and fitting and np.isfinite(rows).all()):
             logger.warning("the stored vectors in %s are not this embedder's and are made anew", self.path)
             return {}
         return {key.tobytes(): row for key, row in zip(keys, rows, strict=True)}
+
+
+def _array(file: ZipFile, name: str) -> NDArray[Any]:
+    """Return an array of the file, which is written without compression: what is compressed is not ours."""
+    entry = file.getinfo(f"{name}.npy")
+    if entry.compress_type != ZIP_STORED:
+        raise ValueError(f"its {name} are compressed")
+    with file.open(entry) as opened:
+        return np.asarray(np.lib.format.read_array(opened, allow_pickle=False))

@@ -174,7 +174,7 @@ def _pools(lessons: Sequence[Lesson], without: Collection[str], held: float) -> 
         rows = [row for row in lesson.rows if share_of(_text(row)) >= held and _text(row) not in taken]
         own = described_tools(rows)
         for registry, share in ((lesson.registry, lesson.kept_apart), (own, 0.0)):
-            ours = [row for row in rows if (row.get("tool") in own) == (registry is own)]
+            ours = [row for row in rows if (_tool(row) in own) == (registry is own)]
             if ours:
                 pool = training_pool(registry, ours, without_servers=without, kept_apart=share)
                 taken |= {row.request for row in pool.rows}
@@ -182,6 +182,11 @@ def _pools(lessons: Sequence[Lesson], without: Collection[str], held: float) -> 
     if not any(row.tools for pool in pools for row in pool.rows):
         raise RoutingError("no request has its tool in a registry", next_step="give the matching registries")
     return pools
+
+
+def _tool(row: Mapping[str, Any]) -> str | None:
+    name = row.get("tool")
+    return name if isinstance(name, str) else None
 
 
 def _text(row: Mapping[str, Any]) -> str:
@@ -216,7 +221,7 @@ def _card(
             "tools": len(pool.tools),
             "requests": len(pool.rows),
             "without_tool": sum(not row.tools for row in pool.rows),
-            "sha256": hashlib.sha256("\n".join(row.request for row in pool.rows).encode()).hexdigest(),
+            "sha256": _digest([pool]),
         }
         for pool in pools
     ]
@@ -225,13 +230,28 @@ def _card(
         "name": name,
         "base": "all-MiniLM-L6-v2 (Apache-2.0), token embeddings unchanged",
         "learned_from": learned,
+        "requests_sha256": _digest(pools),
         "tools_kept_apart": shares,
         "servers_kept_apart": sorted(apart.servers),
         "requests_held": apart.held,
-        "done": dict(done),
+        "done": {**done, "note": _passes(done, sum(len(pool.rows) for pool in pools))},
         "recipe": asdict(recipe),
         "command": command,
     }
+
+
+def _digest(pools: Sequence[Pool]) -> str:
+    """Return the SHA-256 (hex) of the requests, one a line."""
+    return hashlib.sha256("\n".join(row.request for pool in pools for row in pool.rows).encode()).hexdigest()
+
+
+def _passes(done: Mapping[str, Any], count: int) -> str:
+    """Return in words how far it came with so many requests, before time or epochs were over."""
+    import torch
+
+    far = f"{done['requests'] / count:.2f} passes" if "requests" in done else f"{done['steps']} steps"
+    threads = torch.get_num_threads()
+    return f"{far} over {count} requests, on {threads} thread{'s' * (threads != 1)}"
 
 
 def _written(folder: Path | None, name: str, module: Any, card: Mapping[str, Any]) -> Trained:

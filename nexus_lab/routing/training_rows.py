@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.registry import Registry, ToolSpec, neutralise
+from nexus_lab.registry import Registry, ToolSpec, neutralise, repair_text
 from nexus_lab.routing.rows import RowsError, share_of
 from nexus_lab.routing.scoring import tools_by_key
 
@@ -58,8 +58,8 @@ def training_pool(
     Parameters
     ----------
     rows
-        ``request`` (or ``query``), ``context``, and ``tool`` (or ``gold_tool``, ``also_ok``); a row without a
-        tool is one that none fits, with the tools that are ``near``.
+        ``request`` (or ``query``), ``context``, and ``tool`` (or ``gold_tool``, ``right``) with ``also_ok``.
+        A row without a tool is one that none fits, with the tools that are ``near``.
     without_servers
         Servers whose tools and requests take no part.
     kept_apart
@@ -101,15 +101,17 @@ def _row(given: Mapping[str, Any], tools: Mapping[str, ToolSpec]) -> TrainingRow
     request = given.get("request", given.get("query"))
     if not isinstance(request, str) or not request.strip():
         return None
-    name = given.get("tool", given.get("gold_tool"))
+    request = repair_text(request)
+    name = given.get("tool", given.get("gold_tool", given.get("right")))
     near = _known(given.get("near"), tools)
     context = tuple(given.get("context") or ())
     if name is None:
         return TrainingRow(request, context, (), near)
-    if name not in tools:
+    if not isinstance(name, str) or name not in tools:
         return None
     return TrainingRow(request, context, (name, *_known(given.get("also_ok"), tools)), near)
 
 
 def _known(names: Sequence[str] | None, tools: Mapping[str, ToolSpec]) -> tuple[str, ...]:
-    return tuple(name for name in names or () if name in tools)
+    listed = names if isinstance(names, list | tuple) else ()
+    return tuple(name for name in listed if isinstance(name, str) and name in tools)

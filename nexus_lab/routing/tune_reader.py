@@ -200,7 +200,8 @@ def _total(count: int, recipe: ReaderRecipe) -> int:
     if count < recipe.requests:
         raise RoutingError(
             f"{count} requests are too few to train on",
-            next_step=f"give at least {recipe.requests} whose tool is in its registry",
+            next_step=f"give at least {recipe.requests} whose tool is in its registry, beside those that are "
+            "held for the calibration",
         )
     total = int(recipe.epochs * count)
     if total < 1:

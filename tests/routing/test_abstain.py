@@ -36,6 +36,24 @@ def test_the_model_tells_two_kinds_of_requests_apart():
     assert (model.n, model.n_none) == (360, 60)
 
 
+def test_the_share_that_may_be_refused_holds_in_each_group_that_can_tell():
+    rng = np.random.default_rng(0)
+    drawn = (("none", 0.2, 100), ("known", 0.8, 900), ("unknown", 0.4, 100), ("few", 0.1, 5))
+    groups = [group for group, _, count in drawn for _ in range(count)]
+    signals = [{"dense": rng.normal(mean, 0.1)} for _, mean, count in drawn for _ in range(count)]
+    none = [group == "none" for group in groups]
+
+    def refused(model: NoTool, group: str) -> float:
+        chances = [model.chance(one) for one, of in zip(signals, groups, strict=True) if of == group]
+        return float((np.asarray(chances) >= model.limit).mean())
+
+    pooled = fit_no_tool(signals, none, target=0.05)
+    held = fit_no_tool(signals, none, target=0.05, groups=groups)
+    assert refused(pooled, "unknown") > 0.3
+    assert refused(held, "unknown") == pytest.approx(0.05, abs=0.011)
+    assert refused(held, "known") == 0.0
+
+
 def test_a_model_needs_requests_of_both_kinds():
     with pytest.raises(CalibrationError, match="too few"):
         fit_no_tool([{"dense": 0.5}] * 20, [False] * 18 + [True] * 2, target=0.05)

@@ -100,7 +100,11 @@ def test_abstention_is_measured_on_negatives_of_the_size(found: ResultFile):
     assert result.n == 1
     # Five of the six requests are answered, and three of the answers are right.
     case = {"n_tools": 5, "system": "full", "over": "registry", "negatives": "all", "coverage": 0.8}
-    assert value(found, "selective_accuracy", **case) == pytest.approx(3 / 5)
+    assert value(found, "selective_accuracy", **case, of="all requests") == pytest.approx(3 / 5)
+    # Of the four that a tool fits three are answered, rightly, and no negative passes as they do.
+    for of in ("requests with a tool, alone", "requests with a tool"):
+        (result,) = [one for one in found.results if one.case == {**case, "of": of}]
+        assert (result.n, result.value) == (3, 1.0)
 
 
 def test_int8_loses_nothing_here_and_stages_are_timed(found: ResultFile):
@@ -203,7 +207,7 @@ def test_negatives_bring_their_own_tools(tmp_path: Path, registry: Registry, wor
     beside = run([*QUERIES, {"query": "Braise the cabbage", "gold_tool": "braise", "tools": own}])
     (result,) = [one for one in beside.results if one.metric == "abstain_auroc" and one.case == told]
     assert (result.n, result.value) == (2, 1.0)
-    assert value(beside, "selective_accuracy", **told, coverage=0.8) == 0.5
+    assert value(beside, "selective_accuracy", **told, coverage=0.8, of="all requests") == 0.5
 
 
 def test_requests_of_the_package_are_left_out_and_counted(

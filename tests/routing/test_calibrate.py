@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nexus_lab.routing import (
     read_rows,
     save_calibration,
 )
+from nexus_lab.routing.abstain import NoTool
 from nexus_lab.routing.calibrate_seen import Unknown
 from nexus_lab.routing.rows import share_of
 
@@ -167,6 +169,67 @@ def test_unknown_requests_come_with_their_registry(tmp_path: Path, registry: Reg
 def test_pairs_of_another_registry_do_not_calibrate(tmp_path: Path, registry: Registry, words: WordEmbedder):
     with pytest.raises(CalibrationError, match="has its right tool"):
         calibrate_router(Router(registry, words), write(tmp_path / "pairs.jsonl", PAIRS[3:]))
+
+
+def test_pairs_may_be_as_training_has_them(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    rows = [{"request": row["query"], "tool": row["right"]} for row in PAIRS[:3]]
+    found = calibrate_router(Router(registry, words), write(tmp_path / "rows.jsonl", rows))
+    assert found.gate.n == 3
+
+
+def test_no_request_within_the_share_says_so(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    path = write(tmp_path / "pairs.jsonl", PAIRS[:3])
+    with pytest.raises(CalibrationError, match="within the share 1e-09"):
+        calibrate_router(Router(registry, words), path, share=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"percentile": 0.0}, {"percentile": 100.0}, {"target": 0.0}])
+def test_what_cannot_be_asked_for_is_refused_before_anything_is_read(
+    registry: Registry, words: WordEmbedder, tmp_path: Path, options: dict[str, float]
+):
+    with pytest.raises(CalibrationError, match=next(iter(options))):
+        calibrate_router(Router(registry, words), tmp_path / "none.jsonl", **options)
+
+
+def test_no_tool_stays_where_it_cannot_be_fitted_anew(
+    tmp_path: Path, registry: Registry, words: WordEmbedder
+):
+    path = write(tmp_path / "pairs.jsonl", PAIRS[:3])
+    first = calibrate_router(Router(registry, words), path)
+    assert first.no_tool is None
+    # Nobody's scores but those of this registry pass: so low a limit would refuse them all.
+    known = NoTool({"dense": 0.0}, 0.0, 0.25, 100, 50, "others")
+    save_calibration(replace(first, no_tool=known))
+    router = Router(registry, words)
+    assert router.route("Tell the time").tool is None
+    found = calibrate_router(router, path)
+    assert found.no_tool is not None
+    assert (found.no_tool.weights, found.no_tool.intercept) == (known.weights, known.intercept)
+    assert found.no_tool.limit == pytest.approx(0.5)
+    assert found.no_tool.source == "others; its limit by 3 requests of pairs.jsonl over registry (5 tools)"
+    assert found.abstention.rates[0]["refused"] == 0
+    save_calibration(found)
+    assert Router(registry, words).route("Tell the time").tool == "get_current_time"
+
+
+def test_pairs_that_name_no_tool_say_so(tmp_path: Path, registry: Registry, words: WordEmbedder):
+    rows = [{"query": "What is open?"}, {"query": "And now?", "right": ["fetch"]}]
+    with pytest.raises(CalibrationError, match="names its tool under 'right'") as caught:
+        calibrate_router(Router(registry, words), write(tmp_path / "pairs.jsonl", rows))
+    assert "list_issues" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--percentile", "101"), ("--risk", "-1"), ("--share", "2"), ("--held", "x"), ("--target", "1.5")],
+)
+def test_a_share_beyond_its_range_is_refused_before_anything_is_loaded(option: str, value: str):
+    words = ["route", "calibrate", "--pairs", "p", "--registry", "r", option, value]
+    run = CliRunner().invoke(app, words)
+    assert run.exit_code == 2
+    assert option in run.output
+    run = CliRunner().invoke(app, ["train-gate", "--registry", "r", "--requests", "p", "--kept-apart", "3"])
+    assert run.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,18 @@ def test_each_request_is_judged_by_what_was_fitted_without_it(kitchen: Registry,
     assert fitting.doubts(seen[:30])[1] == 1
 
 
+def test_requests_without_a_tool_need_not_say_so_twice(
+    tmp_path: Path, kitchen: Registry, words: WordEmbedder
+):
+    bare = [{"query": row["query"]} for row in negatives()]
+    found = calibrate_router(
+        Router(kitchen, words),
+        write(tmp_path / "pairs.jsonl", pairs()),
+        negatives=[write(tmp_path / "negatives.jsonl", bare)],
+    )
+    assert {rate["group"]: rate["n"] for rate in found.abstention.rates} == {"answerable": 40, "no tool": 20}
+
+
 def test_rates_say_of_how_many_parts_they_are(tmp_path: Path, kitchen: Registry, words: WordEmbedder):
     found = calibrate_router(
         Router(kitchen, words),

@@ -161,6 +161,10 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, registry: Registry):
     assert "(shipped)" in run.output
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"query": "List the open issues"}\n{"query": "use fetch"}\n')
-    run = CliRunner().invoke(app, ["request", str(path), "--rows", str(rows), "--json"])
+    run = CliRunner().invoke(app, ["request", str(path), "--rows", str(rows), "--json", "-"])
     decisions = [json.loads(line) for line in run.output.splitlines()]
     assert [decision["tool"] for decision in decisions] == ["list_issues", "fetch"]
+    out = tmp_path / "decisions.jsonl"
+    run = CliRunner().invoke(app, ["request", str(path), "--rows", str(rows), "--json", str(out)])
+    assert "list_issues" in run.output  # the tables stand beside a file
+    assert [row["tool"] for row in read_rows(out)] == ["list_issues", "fetch"]

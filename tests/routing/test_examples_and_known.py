@@ -14,6 +14,7 @@ from nexus_lab.routing import Router, known
 from nexus_lab.routing.examples import ExampleIndex
 from nexus_lab.routing.index import ToolIndex
 from nexus_lab.routing.normalise import normalise
+from nexus_lab.routing.training_rows import training_pool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,8 +114,38 @@ def test_a_request_without_a_tool_is_one_only_where_nothing_fits(monkeypatch: py
     assert requests(*checked) == [delete, which]
     # A tool that no request was held against may do the job.
     assert requests(checked[0], tool("delete_branch", "Delete a branch.")) == [push, which]
-    assert requests(tool("list_branches", "List or delete branches.")) == [push, which]
     assert requests(checked[0], tool("add_label", "Add a label.")) == [push, delete, which]
+    # A tool of that name that does another job has no requests here.
+    assert requests(tool("list_branches", "List or delete branches.")) == []
+
+
+def test_requests_of_the_package_hold_only_beside_the_tools_that_they_were_written_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    branches, files = tool("list_branches", "List branches."), tool("read_file", "Read a file.")
+    own = tool("joke", "Tell a joke.")
+    rows = (
+        {"tool": None, "near": [], "request": "How is it going?"},
+        {"tool": None, "near": ["list_branches", "read_file"], "request": "Delete old-login"},
+        {"tool": "list_branches", "near": ["read_file"], "request": "Which are there?"},
+        {"tool": "ends", "description": "Sums up.", "near": ["begins"], "request": "Sum it up"},
+    )
+    monkeypatch.setattr(known, "_digests", lambda: json.loads(known.digests_of([branches, files])))
+    monkeypatch.setattr(known, "package_rows", lambda: rows)
+
+    def told(*tools: ToolSpec) -> list[tuple[str | None, list[str]]]:
+        return [(row["tool"], row["near"]) for row in known.package_rows_for(Registry.of(tools))]
+
+    described = ("ends", ["begins"])
+    assert told(branches) == [(None, []), (None, ["list_branches"]), ("list_branches", []), described]
+    assert told(branches, own) == [(None, ["list_branches"]), ("list_branches", []), described]
+    assert told(own) == [described]
+    # Where another server has the plain name, the known tool goes by its server's.
+    other = tool("list_branches", "List branches of trees.", server="forest")
+    mine = tool("list_branches", "List branches.", server="git")
+    assert told(other, mine) == [(None, ["git.list_branches"]), ("git.list_branches", []), described]
+    pool = training_pool(Registry.of([own]), known.package_rows_for(Registry.of([own])))
+    assert pool.rows == ()
 
 
 def test_every_row_of_the_package_belongs_to_a_tool_or_to_none():

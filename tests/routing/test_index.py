@@ -116,3 +116,26 @@ def test_the_last_view_of_a_tool_stays():
     index.put("a", views(1), unit(np.random.default_rng(0), 1))
     with pytest.raises(RoutingError, match="to spare"):
         index.drop_view("a", views(1)[0])
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 40])
+def test_many_tools_go_at_once_as_they_would_one_by_one(count: int):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((80, 64)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    at_once, in_turn = ToolIndex(64), ToolIndex(64)
+    for index in (at_once, in_turn):
+        for number in range(40):
+            views = [View(ViewKind.NAME, f"{number}"), View(ViewKind.DESCRIPTION, f"{number}, told")]
+            index.put(f"t{number}", views, rows[2 * number : 2 * number + 2])
+    gone = [f"t{number}" for number in rng.permutation(40)[:count]]
+    at_once.discard([*gone, "none of them", gone[0]])
+    for name in gone:
+        in_turn.remove(name)
+    at_once.check_integrity()
+    assert at_once.names == in_turn.names
+    query = at_once.quantise_query(rows[0])
+    np.testing.assert_array_equal(at_once.scan(query).scores, in_turn.scan(query).scores)
+    at_once.put("new", [View(ViewKind.NAME, "new")], rows[:1])
+    assert at_once.scan(query).scores[-1] == pytest.approx(1.0, abs=0.02)
+    at_once.check_integrity()

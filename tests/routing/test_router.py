@@ -16,6 +16,7 @@ from nexus_lab.registry import Registry, ToolNotFound
 from nexus_lab.routing import Outcome, Router, RoutingError, ViewKind
 from nexus_lab.routing.calibration import READER_WEIGHT
 from nexus_lab.routing.deciding import ReaderWeights
+from nexus_lab.routing.gate import told_apart
 from nexus_lab.routing.scoring import LEXICAL_WEIGHT
 from nexus_lab.routing.slots import UNPLACED
 
@@ -415,3 +416,38 @@ def test_an_embedder_without_a_calibration_is_warned_about(
 def test_nonsense_settings_are_refused(registry: Registry, words: WordEmbedder, setting: dict[str, float]):
     with pytest.raises(RoutingError):
         Router(registry, words, **setting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        ((0.1, 0.2), ("0.100", "0.200")),
+        ((0.1409, 0.1412), ("0.1409", "0.1412")),
+        ((0.140_61, 0.140_62), ("0.14061", "0.14062")),
+        ((0.25, 0.25), ("0.250", "0.250")),
+        ((0.25, np.nextafter(0.25, 1)), ("0.250000000", "0.250000000")),
+    ],
+)
+def test_two_numbers_are_told_by_what_tells_them_apart(pair: tuple[float, float], told: tuple[str, str]):
+    assert told_apart(*pair, digits=3) == told
+
+
+def test_what_was_corrected_is_not_read_again(registry: Registry, words: WordEmbedder):
+    router = Router(registry, words, tau=10.0, threshold=0.0, cross_encoder=FavoursDownloads())
+    assert router.route("What did I break now").tool == "fetch"
+    router.add_example("What did I break", "list_issues")
+    decision = router.route("What did I break now")
+    assert (decision.tool, decision.outcome) == ("list_issues", Outcome.AUTO)
+    assert decision.reason == "The request is much like one that was given for list_issues."
+    assert "rerank" not in decision.times_ms
+    # Only half of the words are the same, so that reading may know better.
+    assert router.route("What did the dog eat").tool == "fetch"
+    router.remove_example("What did I break", "list_issues")
+    assert router.route("What did I break now").tool == "fetch"
+
+
+def test_what_was_corrected_is_not_told_to_have_no_tool(registry: Registry, words: WordEmbedder):
+    router = Router(registry, words, threshold=100.0)
+    assert router.route("Sing a song").outcome is Outcome.NO_TOOL
+    router.add_example("Sing a song", "fetch")
+    assert router.route("Sing a song").tool == "fetch"

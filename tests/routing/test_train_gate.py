@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from importlib.resources import files
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from routing_tools import WordEmbedder, tool
 from typer.testing import CliRunner
 
 from nexus_lab.cli._app import app
+from nexus_lab.cli.train_gate import _next
 from nexus_lab.registry import Registry
 from nexus_lab.routing import RoutingError, RowsError
 from nexus_lab.routing.reading import request_text, tool_text
@@ -110,6 +113,14 @@ def test_training_writes_weights_that_the_next_router_reads(nexus_home: Path, re
     assert (card["servers_kept_apart"], card["requests_held"]) == (["time"], 0.0)
     assert read_card(so_far, "reader")["done"]["finished"] is False
     assert card["learned_from"][0]["without_tool"] == 1
+    asked = "\n".join(row["request"] for row in ROWS if row["tool"] not in ("get_current_time", "merge"))
+    assert card["requests_sha256"] == hashlib.sha256(asked.encode()).hexdigest()
+    assert card["done"]["note"].startswith(f"{card['done']['requests'] / 5:.2f} passes over 5 requests, on ")
+    shipped = read_card(files("nexus_lab.routing").joinpath("weights"), "reader")
+    assert shipped.keys() <= card.keys()
+    for part in ("done", "recipe"):
+        assert shipped[part].keys() <= card[part].keys()
+    assert shipped["learned_from"][0].keys() <= card["learned_from"][0].keys()
     assert told == sorted(told)
     from nexus_lab.routing.reader import load_reader
 
@@ -145,7 +156,7 @@ def test_the_name_of_a_registry_is_no_markup(
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
     path = registry.save(tmp_path / "tools.json")
-    card = {"learned_from": [], "done": {}}
+    card = {"learned_from": [], "done": {"note": "one pass", "seconds": 7}, "requests_held": 0.1}
 
     def trained(_lessons: object, **options: Any) -> Trained:
         options["on_progress"]("finding what 4 requests of [/x]\x1b[2J are mistaken for", 0.5)
@@ -153,13 +164,35 @@ def test_the_name_of_a_registry_is_no_markup(
 
     shown = StringIO()
     monkeypatch.setattr("nexus_lab.routing.train_gate.train_reader", trained)
-    monkeypatch.setattr(
-        "nexus_lab.cli.train_gate.console", Console(file=shown, width=200, force_terminal=True)
-    )
+    terminal = Console(file=shown, width=200, force_terminal=True)
+    for module in ("train_gate", "_progress"):
+        monkeypatch.setattr(f"nexus_lab.cli.{module}.console", terminal)
     run = CliRunner().invoke(app, ["train-gate", "--registry", str(path), "--requests", str(rows)])
     assert run.exit_code == 0, run.exception
     assert "requests of [/x]" in shown.getvalue()
     assert "\x1b[2J" not in shown.getvalue()
+    told = " ".join(shown.getvalue().split())
+    assert "one pass, in 7 s" in told
+    assert f"nexus-lab route calibrate --registry {path} --pairs {rows}" in told
+    held = sum(share_of(row["request"]) < 0.1 for row in ROWS[:4])
+    assert f"of these 4 requests {held} took no part in training" in told
+
+
+def test_the_next_step_takes_what_was_held_where_that_is_enough(registry: Registry, tmp_path: Path):
+    rows = [{"query": f"Request {number}", "tool": "fetch"} for number in range(400)]
+    held = sum(share_of(row["query"]) < 0.1 for row in rows)
+    assert held >= 20
+    path, lesson = tmp_path / "my tools.json", Lesson(registry, rows)
+    lines = list(_next([path], ["package,rows.jsonl"], [lesson], 0.1))
+    assert lines[0] == f"calibrate the gate next, on the {held} requests that were held back from training:"
+    assert lines[1].endswith(f"--registry '{path}' --pairs rows.jsonl --share 0.1")
+    assert "FILE" in next(_next([path], ["package"], [lesson], 0.1))
+
+
+def test_requests_as_calibrations_have_them_are_learned_from_too(registry: Registry):
+    rows = [{"query": "What is open?", "right": "list_issues"}, {"query": "And now?", "right": ["odd"]}]
+    found = training_pool(registry, rows).rows
+    assert [(row.request, row.tools) for row in found] == [("What is open?", ("list_issues",))]
 
 
 @pytest.mark.parametrize(
