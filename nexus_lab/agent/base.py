@@ -76,11 +76,13 @@ class EventKind(StrEnum):
     ``generate``    ``model``, ``input_tokens``, ``cached_tokens``, ``output_tokens`` (or ``tokens``),
                     ``ttft_s``, ``stop_reason``, ``temperature``, ``top_p``, ``top_k``, ``seed``,
                     ``max_tokens``, ``provider``; contents ``prompt``, ``text``
-    ``arguments``   ``schema_mode``, ``attempt``, ``violations``; contents ``text``
+    ``arguments``   ``schema_mode``, ``attempt``, ``violations``, ``weighed`` (calls that were close) and
+                    ``overruled`` where the model chose among them, ``settled``; contents
+                    ``text``, ``grounds`` (where each argument comes from)
     ``tool``        ``tool`` (else its name), ``server``, ``call_id``, ``bytes``, ``is_error``,
                     ``truncated``; contents ``arguments``, ``result``
     ``decline``     ``code``, ``reason``, ``instead``, as also on any declined span
-    ``step``        a stage of a record that another program wrote
+    ``step``        a stage of a record that another program wrote, or a remark on the turn: ``note``
     the others      ``tokens``, ``n_past``, ``reused``, ``path``
     ==============  ======================================================================================
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nexus_lab.agent.base import Emitter
+    from nexus_lab.agent.call_word import Weigher
     from nexus_lab.agent.conversation import Conversation
     from nexus_lab.arguments import GrammarPlan, Violation
+    from nexus_lab.arguments.scoring import Weighed
     from nexus_lab.engine import Engine
     from nexus_lab.errors import NexusError
     from nexus_lab.registry import ToolSpec
@@ -56,6 +58,8 @@ class Written:
         Seconds from the start of the writing to the first generated token.
     n_generated
         Tokens generated, a retry's included.
+    weighed, weighed_ms
+        What the model was asked of whole calls, and the milliseconds that took; ``None`` where it was not.
     """
 
     arguments: dict[str, Any] | None
@@ -63,6 +67,8 @@ class Written:
     problem: NexusError | None
     ttft_s: float
     n_generated: int
+    weighed: Weighed | None = None
+    weighed_ms: float | None = None
 
 
 def tool_block(spec: ToolSpec, schema_mode: str) -> str:
@@ -96,14 +102,22 @@ class CallWriter:
         Hears of every attempt, and of what a grammar had to leave out of a schema.
     planner
         Makes the grammar from the tool, the request and the turns before it; ``None`` for `plan_call`.
+    weigher
+        Gives what weighs calls at the cursor of a conversation, if anything does, for `plan_call`.
     """
 
     def __init__(
-        self, engine: Engine, emitter: Emitter, *, planner: Callable[..., GrammarPlan] | None = None
+        self,
+        engine: Engine,
+        emitter: Emitter,
+        *,
+        planner: Callable[..., GrammarPlan] | None = None,
+        weigher: Callable[[Conversation], Weigher | None] | None = None,
     ) -> None:
         self._engine = engine
         self._emitter = emitter
         self._planner = planner
+        self._weigher = weigher
         self._reported: set[tuple[ToolSpec, str, str, ProjectionKind]] = set()
 
     def write(
@@ -130,7 +144,9 @@ class CallWriter:
             Called with each piece of the call as it is written, what opens and closes it included.
         """
         began = time.perf_counter()
-        plan = (self._planner or plan_call)(spec, request, history)
+        weigher = self._weigher(conversation) if self._weigher is not None else None
+        plan = self._plan(spec, request, history, weigher)
+        weighed_ms = None if weigher is None else weigher.ms
         self._report(spec, plan)
         if plan.missing:
             return Written(
@@ -139,6 +155,8 @@ class CallWriter:
                 problem=MissingValues(plan.missing, tool=spec.name),
                 ttft_s=time.perf_counter() - began,
                 n_generated=0,
+                weighed=plan.weighed,
+                weighed_ms=weighed_ms,
             )
         ttft_s, n_generated = None, 0
         for attempt in range(_ATTEMPTS):
@@ -148,8 +166,10 @@ class CallWriter:
                 n_generated += call.n_tokens
                 arguments, problem = _read(call, spec, profile)
                 violations = problem.violations if isinstance(problem, ArgumentsRejected) else ()
-                span.set(valid=problem is None, violations=len(violations))
-                span.set_contents(text=call.text)
+                span.set(valid=problem is None, violations=len(violations), settled=plan.settled is not None)
+                if plan.weighed is not None:
+                    span.set(weighed=len(plan.weighed.calls), overruled=plan.weighed.chosen > 0)
+                span.set_contents(text=call.text, grounds=[one.to_dict() for one in plan.grounds])
             # What the conversation settles would come out the same again.
             if problem is None or attempt + 1 == _ATTEMPTS or plan.settled is not None:
                 break
@@ -163,7 +183,18 @@ class CallWriter:
             problem=problem,
             ttft_s=ttft_s or 0.0,
             n_generated=n_generated,
+            weighed=plan.weighed,
+            weighed_ms=weighed_ms,
         )
+
+    def _plan(
+        self, spec: ToolSpec, request: str, history: Sequence[Mapping[str, Any]], weigher: Weigher | None
+    ) -> GrammarPlan:
+        if self._planner is not None:
+            return self._planner(spec, request, history)
+        if weigher is None:
+            return plan_call(spec, request, history)
+        return plan_call(spec, request, history, scorer=weigher, scoring=weigher.scoring)
 
     def _attempt(
         self,

@@ -6,10 +6,11 @@ import logging
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from nexus_lab.agent.base import EventKind
+from nexus_lab.agent.call_word import Weigher
 from nexus_lab.agent.calling import CallWriter, tool_block
 from nexus_lab.agent.conversation import Conversation
 from nexus_lab.agent.loop import SYSTEM_PROMPT, TurnLoop
@@ -17,7 +18,7 @@ from nexus_lab.agent.problems import ConversationFull
 from nexus_lab.agent.sidecar import Sidecar
 from nexus_lab.agent.splicing import Splicer
 from nexus_lab.agent.transcript import join_tokens
-from nexus_lab.cache import Append, SequencePool, SnapshotStore, make_policy
+from nexus_lab.cache import Append, FunctionPolicy, SequencePool, SnapshotStore, make_policy
 from nexus_lab.engine import ContextFull, EngineClosed, SamplerSettings, StopReason
 from nexus_lab.errors import Cancelled, NexusError
 from nexus_lab.splice import BlockLibrary, LibraryBlocks, typical_context
@@ -107,10 +108,11 @@ class Agent(TurnLoop):
         self.library = library or BlockLibrary(engine)
         self._splicer = Splicer(engine, self.library, self.emitter)
         self._sidecar = Sidecar(engine, system=system, library=self.library, emitter=self.emitter)
-        self._calls = CallWriter(engine, self.emitter)
+        self._calls = CallWriter(engine, self.emitter, weigher=partial(Weigher.at, engine, self.emitter))
         self._store = SnapshotStore.for_engine(engine, disk=disk)
         self._pool = SequencePool(engine, tree=self._store.tree)
         self._conversation: Conversation | None = None
+        self._policy_before: Policy | None = None
         self._holds, self._holding = False, threading.Lock()
 
     # -- conversations ------------------------------------------------------------------------------------
@@ -139,7 +141,12 @@ class Agent(TurnLoop):
 
     def _policy(self) -> Policy:
         profile = self.profile
-        return make_policy(profile.policy, keep_last=profile.keep_responses, repos=profile.repos)
+        policy = make_policy(profile.policy, keep_last=profile.keep_responses, repos=profile.repos)
+        if isinstance(policy, FunctionPolicy) and policy.edited_since(self._policy_before):
+            note = f"{policy.where} has changed since it last ran; the cache policy is what it says now."
+            self.emitter.point(EventKind.STEP, "policy edited", note=note)
+        self._policy_before = policy
+        return policy
 
     def return_to(self, mark: Mark, *, n_history: int, turn: int) -> None:
         """Take the conversation back to an earlier point of it, to go on from there under today's settings.
@@ -356,6 +363,9 @@ class Agent(TurnLoop):
             turn.ttft_s = began + written.ttft_s
             turn.generated_tokens += written.n_generated
             turn.arguments, turn.violations = written.arguments, written.violations
+            turn.weighed = written.weighed
+            if written.weighed_ms is not None:
+                turn.times_ms["weighing"] = written.weighed_ms
         if written.problem is not None:
             raise written.problem
 

@@ -351,7 +351,7 @@ class TurnLoop(ABC):
             spec = self.tools.registry[tool]
             turn.tool, turn.server = spec.name, spec.server
             self._call(turn, spec, clock)
-            self._remember_call(turn, spec)
+            self._remember_call(turn, tool)
             turn.result = self._execute(turn, spec, clock)
             turn.outcome = TurnOutcome.CALLED
             self._read_result(turn, turn.result, clock, on_token)
@@ -390,13 +390,14 @@ class TurnLoop(ABC):
         self._remember("user", turn.request)
         self._remember("assistant", turn.answer)
 
-    def _remember_call(self, turn: Turn, spec: ToolSpec) -> None:
+    def _remember_call(self, turn: Turn, tool: str) -> None:
+        """Remember the call of a tool by what decisions call it, which tells two of one name apart."""
         self._remember("user", turn.request)
         self._history.append(
             {
                 "role": "assistant",
                 "content": "",
-                "tool_calls": [{"name": spec.name, "arguments": turn.arguments or {}}],
+                "tool_calls": [{"name": tool, "arguments": turn.arguments or {}}],
             }
         )
 
@@ -439,7 +440,7 @@ class TurnLoop(ABC):
             raise
         if isinstance(answer, Mapping):
             turn.arguments = dict(answer)
-            self._history[-1]["tool_calls"] = [{"name": spec.name, "arguments": turn.arguments}]
+            self._history[-1]["tool_calls"][0]["arguments"] = turn.arguments
             return turn.arguments != arguments
         return False
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nexus_lab.agent.sidecar import SidecarResult
+    from nexus_lab.arguments.scoring import Weighed
     from nexus_lab.errors import NexusError
     from nexus_lab.registry import ToolResult
     from nexus_lab.routing import RoutingDecision
@@ -52,6 +53,9 @@ class Turn:
         What the tool was called with, or would have been.
     violations
         What is wrong with the arguments; empty when they fit the schema.
+    weighed
+        The calls that the evidence left close and what the model held of them, where it has an adapter that
+        was trained for that.
     result
         The tool's result.
     answer, answer_cut
@@ -65,7 +69,7 @@ class Turn:
         turn on an endpoint: all that it read for the turn, what of it came from its own cache, and what it
         generated, as it counts them; ``None`` for the first where it does not.
     times_ms
-        Milliseconds by stage, in the order they ran.
+        Milliseconds by stage, in the order they ran; ``weighing`` is a part of ``arguments``.
     problem
         The typed error of a turn that failed.
     earlier, left
@@ -83,6 +87,7 @@ class Turn:
     server: str | None = None
     arguments: dict[str, Any] | None = None
     violations: tuple[str, ...] = ()
+    weighed: Weighed | None = None
     result: ToolResult | None = None
     answer: str = ""
     answer_cut: bool = False

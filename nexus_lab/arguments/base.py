@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nexus_lab.errors import NexusError
 from nexus_lab.registry import neutralise
+
+if TYPE_CHECKING:
+    from nexus_lab.arguments.scoring import Weighed
 
 __all__ = [
     "ArgumentsError",
@@ -15,6 +18,8 @@ __all__ = [
     "CutOff",
     "DuplicateArgument",
     "GrammarPlan",
+    "Ground",
+    "GroundKind",
     "MissingValues",
     "NotAnObject",
     "NotJson",
@@ -122,6 +127,49 @@ class Projection:
         return f"{neutralise(self.path, limit=_SHOWN) or '/'} {self.keyword} {self.kind}: {self.reason}"
 
 
+class GroundKind(StrEnum):
+    """Where the value of an argument comes from.
+
+    =========  ========================================================================
+    ``said``   a part of the conversation
+    ``listed`` a value that the schema lists; what was said speaks for it
+    ``usual``  what the schema names for the case that nothing was said
+    ``model``  the model, which writes it: free text that nothing was said for
+    =========  ========================================================================
+    """
+
+    SAID = "said"
+    LISTED = "listed"
+    USUAL = "usual"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where an argument of a call comes from.
+
+    Attributes
+    ----------
+    turn, start, stop
+        What was said: how many messages ago, 0 for the request, and the characters there.
+    completed
+        Whether the model completes it to the form that the schema shows.
+    """
+
+    argument: str
+    kind: GroundKind
+    turn: int | None = None
+    start: int | None = None
+    stop: int | None = None
+    completed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, without what it has not."""
+        return {
+            name: value for name, value in asdict(self).items() if value is not None and value is not False
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarPlan:
     """A grammar for the arguments of a tool.
@@ -143,6 +191,10 @@ class GrammarPlan:
     free
         Required arguments that nothing was said for and that the model writes by itself, since their schema
         takes free text: what stands there is the model's, not the user's.
+    weighed
+        What the model was asked of whole calls, where the evidence left several close.
+    grounds
+        Where the arguments come from that the conversation, the schema or the model's own words give.
     """
 
     grammar: str
@@ -152,6 +204,8 @@ class GrammarPlan:
     settled: str | None = None
     missing: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
+    weighed: Weighed | None = None
+    grounds: tuple[Ground, ...] = ()
 
     @property
     def unchecked(self) -> tuple[Projection, ...]:

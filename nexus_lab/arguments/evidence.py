@@ -151,7 +151,9 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
         hits = [n for n, word in enumerate(near) if word in known]
         if hits:
             features |= {f"{name}{hits[0]}": 1.0, f"{name}|{argument.kind}": 1.0}
-    if around.words:
+    # The zones that descriptions happen to name as examples say nothing of which one is meant.
+    listed = argument.is_zone and "zone" in span.kinds
+    if around.words and not listed:
         features["self"] = len(around.words & names) / len(around.words)
         features["self_own"] = len(around.words & (argument.own - names)) / len(around.words)
         features["self_others"] = len(around.words & (argument.others - argument.described)) / len(
@@ -160,7 +162,7 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
     way = _way(argument, around.link)
     if way:
         features[f"way|{way}"] = 1.0
-    if isinstance(span.value, str) and argument.shapes:
+    if isinstance(span.value, str) and argument.shapes and not listed:
         features[f"shape:{shape(span.value) in argument.shapes}"] = 1.0
     features[f"{argument.state}|{around.age}"] = 1.0
     return features

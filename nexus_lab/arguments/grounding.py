@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nexus_lab.arguments.base import Ground, GroundKind
 from nexus_lab.arguments.evidence import NOTHING, candidates
 from nexus_lab.arguments.grammar import build_grammar
 from nexus_lab.arguments.lexicon import CALLED
@@ -23,13 +24,13 @@ from nexus_lab.arguments.surroundings import Said
 from nexus_lab.arguments.wants import arguments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nexus_lab.arguments.assign import Choices, Costs
     from nexus_lab.arguments.base import GrammarPlan
     from nexus_lab.arguments.demonstrations import Demonstration
     from nexus_lab.arguments.minimum import Minimum
-    from nexus_lab.arguments.scoring import Scorer, Scoring
+    from nexus_lab.arguments.scoring import Scorer, Scoring, Weighed
     from nexus_lab.arguments.spans import Span
     from nexus_lab.registry import ToolSpec
 
@@ -55,6 +56,8 @@ class Grounding:
         Required arguments that have to be asked for: nothing was said that is likely enough their value.
     completed
         Patterns of the values that the model completes to what the schema shows as example, by name.
+    weighed
+        What the model was asked, where the evidence left several calls close.
     """
 
     values: Mapping[str, Any]
@@ -62,6 +65,7 @@ class Grounding:
     open: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     completed: Mapping[str, str] = field(default_factory=dict)
+    weighed: Weighed | None = None
 
 
 def choices_of(
@@ -134,8 +138,9 @@ def ground(
     """
     from nexus_lab.arguments.assign import assignments, plain_units
     from nexus_lab.arguments.ranking import load_minimum, load_scoring
-    from nexus_lab.arguments.scoring import best_calls, decide
+    from nexus_lab.arguments.scoring import best_calls, weigh
 
+    weighed = None
     choices, spans = choices_of(tool, request, context, weights=weights, demonstrations=demonstrations)
     if jointly:
         found = assignments(choices, plain_units(spans), costs=costs)
@@ -143,11 +148,12 @@ def ground(
         if scorer is not None:
             scoring = scoring or load_scoring()
             calls = best_calls(choices, found, most=scoring.most)
-            best = decide(tool, request, context, calls, scorer=scorer, scoring=scoring)
-            picks = list(best.assignment.picks)
+            weighed = weigh(tool, request, context, calls, scorer=scorer, scoring=scoring)
+            picks = list(calls[0 if weighed is None else weighed.chosen].assignment.picks)
     else:
         picks = [int(one.scores.argmax()) for one in choices]
-    return _grounding(choices, picks, load_minimum() if minimum is None else minimum)
+    said = _grounding(choices, picks, load_minimum() if minimum is None else minimum)
+    return said if weighed is None else replace(said, weighed=weighed)
 
 
 def _grounding(choices: Sequence[Choices], picks: Sequence[int], minimum: Minimum) -> Grounding:
@@ -219,7 +225,28 @@ def plan_grounded(tool: ToolSpec, said: Grounding) -> GrammarPlan:
         optional=frozenset(said.values),
         values={name: (value,) for name, value in said.values.items() if name not in said.completed},
     )
-    return replace(plan, settled=_only_text(plan, said), missing=said.missing, free=said.open)
+    return replace(
+        plan,
+        settled=_only_text(plan, said),
+        missing=said.missing,
+        free=said.open,
+        weighed=said.weighed,
+        grounds=tuple(_grounds(said)),
+    )
+
+
+def _grounds(said: Grounding) -> Iterator[Ground]:
+    """Yield where each argument comes from; one that was said in several places has as many."""
+    for name in said.values:
+        spans = said.spans.get(name)
+        if spans is None:
+            yield Ground(name, GroundKind.USUAL)
+        elif not spans:
+            yield Ground(name, GroundKind.LISTED)
+        for span in spans or ():
+            told = name in said.completed
+            yield Ground(name, GroundKind.SAID, span.turn, span.start, span.stop, completed=told)
+    yield from (Ground(name, GroundKind.MODEL) for name in said.open)
 
 
 def _only_text(plan: GrammarPlan, said: Grounding) -> str | None:

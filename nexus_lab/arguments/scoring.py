@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nexus_lab.arguments.assign import Assignment, Choices
     from nexus_lab.registry import ToolSpec
 
-__all__ = ["Call", "Scorer", "Scoring", "best_calls", "decide", "fit_scoring"]
+__all__ = ["Call", "Scorer", "Scoring", "Weighed", "best_calls", "fit_scoring", "weigh"]
 
 _FACTS = "scoring."
 
@@ -30,7 +30,7 @@ class Scorer(Protocol):
         texts: Sequence[str],
         /,
     ) -> Sequence[float]:
-        """Return the log-likelihood of each text as the arguments of a call, in nats."""
+        """Return the log-likelihood of each text as the arguments of a call, in nats; or none at all."""
         ...
 
 
@@ -77,6 +77,25 @@ class Call:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Calls that the evidence left close, and what came of weighing them.
+
+    Attributes
+    ----------
+    calls
+        Their arguments as JSON, by evidence, best first.
+    likelihoods
+        What the model holds of each, in nats.
+    chosen
+        Place of the one that was taken.
+    """
+
+    calls: tuple[str, ...]
+    likelihoods: tuple[float, ...]
+    chosen: int
+
+
 def best_calls(choices: Sequence[Choices], found: Sequence[Assignment], *, most: int) -> list[Call]:
     """Return the best `most` calls that differ in a value, best first."""
     calls: dict[str, Call] = {}
@@ -88,7 +107,7 @@ def best_calls(choices: Sequence[Choices], found: Sequence[Assignment], *, most:
     return list(calls.values())
 
 
-def decide(
+def weigh(
     tool: ToolSpec,
     request: str,
     context: Sequence[Mapping[str, Any]],
@@ -96,17 +115,26 @@ def decide(
     *,
     scorer: Scorer,
     scoring: Scoring,
-) -> Call:
-    """Return the best of some calls, by evidence and likelihood where the evidence leaves them close."""
+) -> Weighed | None:
+    """Weigh some calls, best first, by evidence and likelihood: those that the evidence leaves close.
+
+    Returns
+    -------
+    Weighed
+        ``None`` where there is nothing to choose from, or nothing is held of them: the first is best then.
+    """
     close = [one for one in calls if calls[0].assignment.score - one.assignment.score < scoring.lead]
     if len(close) < 2:  # noqa: PLR2004 - nothing to choose from
-        return calls[0]
-    likely = scorer(tool, request, context, [one.text for one in close])
+        return None
+    texts = tuple(one.text for one in close)
+    likely = scorer(tool, request, context, texts)
+    if len(likely) == 0:
+        return None
     worth = [
         scoring.evidence * one.assignment.score + scoring.likelihood * weight + scoring.length * len(one.text)
         for one, weight in zip(close, likely, strict=True)
     ]
-    return close[max(range(len(close)), key=worth.__getitem__)]
+    return Weighed(texts, tuple(map(float, likely)), max(range(len(close)), key=worth.__getitem__))
 
 
 def _text(choices: Sequence[Choices], one: Assignment) -> str:

@@ -355,10 +355,11 @@ def _capitals(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
             for value in (match[0], match[0].rsplit(" ", 1)[-1])
         ]
     ):
-        city = zone.rsplit("/", 1)[-1].replace("_", " ")
-        place = max(text.find(city), text.find(zone))
-        if place >= 0:
-            yield place, place + len(city), zone, "zone", -1
+        for said in (zone, zone.rsplit("/", 1)[-1].replace("_", " ")):
+            place = text.find(said)
+            if place >= 0:
+                yield place, place + len(said), zone, "zone", -1
+                break
 
 
 def _lists(turn: Turn, spans: Sequence[Span]) -> Iterator[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.lexicon import CALLED, PROSE, content_words, sense, stem
@@ -32,6 +33,15 @@ _EXAMPLE = re.compile(
     r"['\"`]?([^'\"`;)]{2,40})",
     re.IGNORECASE,
 )
+
+# ``either 'summary' or 'full'``, ``remote ('remote') or all branches('all')``: a list that nothing follows.
+_LISTED = re.compile(r"['\"`](\w[^'\"`\n]{0,30})['\"`]")
+_PLAIN_VALUE = re.compile(r"(?![YMDHS:-]+$)\w[\w -]*")
+_LEADS = re.compile(r"\b(?:one of|either|options|choices|values|can be|must be|whether)\b", re.IGNORECASE)
+_NOT_ALL = re.compile(
+    r"\b(?:e\.g|etc|for example|such as|like|includ\w+|examples?|formats?|default)\b", re.IGNORECASE
+)
+_BETWEEN, _MOST_LISTED = 45, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +213,7 @@ def shape(text: str) -> str:
 def arguments_of(tool: ToolSpec) -> list[Argument]:
     """Return the arguments of `tool`."""
     schemas = {
-        name: leaf
+        name: _with_listed(leaf)
         for name, schema in tool.properties.items()
         if isinstance(schema, dict) and (leaf := _leaf(schema, tool.input_schema))
     }
@@ -245,6 +255,25 @@ def _leaf(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
         rest = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "oneOf")}
         schema = {**inner, **rest} if isinstance(inner, dict) else rest
     return dict(schema)
+
+
+def _with_listed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with the values that its description alone lists as all that there are."""
+    text = str(schema.get("description", ""))
+    found = list(_LISTED.finditer(text))
+    if schema.get("type") != "string" or not schema.keys() <= _PLAIN or not 1 < len(found) <= _MOST_LISTED:
+        return schema
+    gaps = [text[one.end() : other.start()] for one, other in pairwise(found)]
+    before, listed = text[: found[0].start()], text[: found[-1].end() + _BETWEEN]
+    told = re.search(r"\bor\b", gaps[-1]) or _LEADS.search(before[-_BETWEEN:])
+    plain = all(_PLAIN_VALUE.fullmatch(one[1]) for one in found)
+    if (
+        not (told and plain)
+        or _NOT_ALL.search(listed)
+        or any(len(gap) > _BETWEEN or ". " in gap for gap in gaps)
+    ):
+        return schema
+    return {**schema, "enum": list(dict.fromkeys(one[1] for one in found))}
 
 
 def _fragments(schema: Mapping[str, Any], text: str) -> dict[str, frozenset[str]]:

@@ -9,40 +9,12 @@ from pathlib import Path
 import pytest
 from echo_tool import RAW_SERVER, echo_spec
 from remote_tools import Chat, styled_spec
+from told_router import ToldRouter
 
 from nexus_lab.agent import Agent, Endpoint, RemoteAgent
 from nexus_lab.registry import McpServer, Registry, ServerConfig, Toolbox
-from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
 from nexus_lab.settings import Profile
 from nexus_lab.splice import BlockLibrary
-
-
-class ToldRouter:
-    """Chooses the tool it was told, or none."""
-
-    def __init__(self) -> None:
-        self.tool: str | None = "echo"
-        self.asked: list[str] = []
-        self.examples: tuple[tuple[str, str], ...] = ()
-
-    def route(self, request, context=()):
-        self.asked.append(request)
-        chosen = self.tool is not None
-        return RoutingDecision(
-            request=request,
-            normalised=request,
-            candidates=(Candidate(tool="echo", score=0.5, dense=0.5, lexical=0.0),),
-            margin=0.5,
-            dense_margin=0.5,
-            tau=0.1,
-            outcome=Outcome.AUTO if chosen else Outcome.NO_TOOL,
-            tool=self.tool,
-            reason="as told",
-            fit=0.5,
-            threshold=0.1,
-            used_context=bool(context),
-            times_ms={"scan": 2_000.0},
-        )
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from nexus_lab.arguments import ArgumentsError, plan_call
 from nexus_lab.cache import Append, Drop, Repos
 from nexus_lab.engine import ContextFull
 from nexus_lab.errors import Cancelled
-from nexus_lab.registry import ServerDied
+from nexus_lab.registry import Registry, ServerDied
 from nexus_lab.splice import BlockLibrary
 from nexus_lab.trace import SessionRecorder, read_session
 
@@ -379,3 +380,28 @@ def test_a_turn_whose_tool_has_run_stands_when_the_cache_policy_fails(make_agent
     assert [message.role for message in agent.conversation.messages][-2:] == ["tool", "assistant"]
     assert [event.attributes["code"] for event in listener.of(EventKind.DECLINE)] == ["policy_failed"]
     assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+
+
+def test_a_policy_that_is_edited_between_turns_is_what_it_says_now_and_that_is_told(make_agent, tmp_path):
+    source, listener = tmp_path / "policies.py", Listener()
+    source.write_text("def mine(moment):\n    raise ValueError\n")
+    agent = make_agent("hello", policy=f"python(function={source}:mine)", observers=[listener])
+    agent.ask("Say hello")
+    assert (len(listener.of(EventKind.DECLINE)), listener.of(EventKind.STEP)) == (1, [])
+    source.write_text("def mine(moment):\n    return None\n")
+    assert agent.ask("Say hello").outcome is TurnOutcome.CALLED
+    assert len(listener.of(EventKind.DECLINE)) == 1
+    (told,) = listener.of(EventKind.STEP)
+    assert f"{source}:mine has changed since it last ran" in told.attributes["note"]
+
+
+def test_what_is_remembered_of_a_call_tells_two_tools_of_one_name_apart(make_agent):
+    agent = make_agent("hello")
+    (spec,) = agent.tools.registry
+    first = replace(spec, server="first")
+    agent.tools.registry = Registry.of([first, spec], name="two of one name")
+    agent.router.tool = spec.qualified_name
+    turn = agent.ask("Say hello")
+    assert (turn.outcome, turn.tool, turn.server) == (TurnOutcome.CALLED, "echo", spec.server)
+    (call,) = agent.history[1]["tool_calls"]
+    assert agent.tools.registry[call["name"]] is spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -211,6 +212,15 @@ def test_calls_of_a_session_that_ran_are_learned_from_as_they_were_corrected(tmp
     )
     assert second.answer == {"owner": "globex", "n": 3}
     assert [turn["content"] for turn in second.context] == ["Read issue 3 of acme", "It is done."]
+
+
+def test_a_call_belongs_to_the_tool_of_the_server_that_ran_it(tmp_path: Path):
+    turns = [called(1, "Read issue 3 of acme", {"owner": "acme"}, server="two")]
+    calls = session(tmp_path, turns)
+    one, two, other = (replace(TOOL, server=server) for server in ("one", "two", "other"))
+    assert [exercise.tool for exercise in recorded(calls, Registry.of([one, two]))] == [two]
+    assert [exercise.tool for exercise in recorded(calls, Registry.of([other]))] == [other]
+    assert list(recorded(calls, Registry.of([one, other]))) == []  # which of them, nobody knows
 
 
 def test_a_session_without_contents_teaches_nothing(tmp_path: Path):

@@ -8,7 +8,7 @@ from nexus_lab.arguments.assign import assignments, plain_units
 from nexus_lab.arguments.demonstrations import Demonstration
 from nexus_lab.arguments.evidence import NOTHING
 from nexus_lab.arguments.grounding import choices_of
-from nexus_lab.arguments.scoring import Scoring, best_calls, decide
+from nexus_lab.arguments.scoring import Scoring, best_calls, weigh
 from nexus_lab.registry import ToolSpec
 
 if TYPE_CHECKING:
@@ -83,8 +83,11 @@ def test_a_close_decision_is_made_by_likelihood():
         return [0.0 if text == wanted else -50.0 for text in texts]
 
     scoring = Scoring(likelihood=1.0, lead=100.0)
-    assert decide(TOOL, "", (), calls, scorer=scorer, scoring=scoring).text == wanted
-    assert decide(TOOL, "", (), calls, scorer=scorer, scoring=Scoring(lead=100.0)) == calls[0]
+    weighed = weigh(TOOL, "", (), calls, scorer=scorer, scoring=scoring)
+    assert (weighed.chosen, weighed.calls[2]) == (2, wanted)
+    assert weighed.likelihoods == (-50.0, -50.0, 0.0, -50.0)
+    assert weigh(TOOL, "", (), calls, scorer=scorer, scoring=Scoring(lead=100.0)).chosen == 0
+    assert weigh(TOOL, "", (), calls, scorer=lambda *_: [], scoring=scoring) is None
 
 
 def test_a_clear_decision_asks_no_model():
@@ -94,4 +97,4 @@ def test_a_clear_decision_asks_no_model():
     def scorer(*_args: Any) -> list[float]:
         raise AssertionError
 
-    assert decide(TOOL, "", (), calls, scorer=scorer, scoring=Scoring(lead=0.0)) == calls[0]
+    assert weigh(TOOL, "", (), calls, scorer=scorer, scoring=Scoring(lead=0.0)) is None

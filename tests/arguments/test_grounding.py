@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from nexus_lab.arguments import GrammarPlan, ground, plan_call, validate
 from nexus_lab.arguments.evidence import NOTHING
+from nexus_lab.arguments.wants import arguments_of
 from nexus_lab.registry import ToolSpec
 
 BYTES = LLTokenizer("byte", slices=[])
@@ -240,3 +241,42 @@ def test_any_conversation_gives_valid_values(request_: str, before: list[str]):
 
 def test_nothing_is_the_same_in_every_process():
     assert pickle.loads(pickle.dumps(NOTHING)) is NOTHING  # noqa: S301 - what was pickled here
+
+
+BRANCHES = tool(
+    ("repo_path", "branch_type"),
+    repo_path=described("The path to the Git repository."),
+    branch_type=described(
+        "Whether to list local branches ('local'), remote branches ('remote') or all branches('all')."
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [("List the branches of ./inventory", "all"), ("Which remote branches has ./inventory?", "remote")],
+)
+@pytest.mark.parametrize("before", ["", '{"name": "describe_table", "arguments": {"table_name":"'])
+def test_values_that_a_description_lists_are_all_that_there_are(request_: str, kind: str, before: str):
+    context = [{"role": "assistant", "content": before}] if before else []
+    said = ground(BRANCHES, request_, context)
+    assert dict(said.values) == {"repo_path": "./inventory", "branch_type": kind}
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("Level of detail, either 'summary' or 'full'.", ["summary", "full"]),
+        ("Options are: 'read', 'update', 'create_or_delete'", ["read", "update", "create_or_delete"]),
+        ("Mode of analysis, e.g. 'static' or 'dynamic'.", None),
+        ("Room, one of 'single', 'double', etc.", None),
+        ("The unit, 'metric' or 'imperial'. Default is 'metric'.", None),
+        ("Birthday: 'YYYY-MM-DD', or 'clear'", None),
+        ("Paper, either '2401.12345' or '2404.19756'", None),
+        ("A name in 'quotes'", None),
+        ("Either 'a'. Then a sentence follows, or 'b'", None),
+    ],
+)
+def test_a_list_counts_where_it_is_whole(text: str, listed: list[str] | None):
+    (argument,) = arguments_of(tool(("value",), value=described(text)))
+    assert (argument.options if argument.kind == "option" else None) == listed

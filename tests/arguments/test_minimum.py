@@ -99,3 +99,35 @@ def test_what_a_description_names_for_nothing_said_is_taken():
     spec = tool(("timezone",), timezone=told)
     assert dict(ground(spec, "What time is it?").values) == {"timezone": "UTC"}
     assert dict(ground(spec, "What time is it in Tokyo?").values) == {"timezone": "Asia/Tokyo"}
+
+
+SOURCE = {
+    "type": "string",
+    "description": "Source IANA timezone name (e.g., 'America/New_York', 'Europe/London'). Use 'UTC' as "
+    "local timezone if no source timezone provided by the user.",
+}
+TARGET = {
+    "type": "string",
+    "description": "Target IANA timezone name (e.g., 'Asia/Tokyo', 'America/San_Francisco'). Use 'UTC' as "
+    "local timezone if no target timezone provided by the user.",
+}
+TIME = {"type": "string", "description": "Time to convert in 24-hour format (HH:MM)"}
+
+
+@pytest.mark.parametrize("before", ["Tokyo", "New York", "Paris"])
+@pytest.mark.parametrize(
+    ("request_", "source", "target"),
+    [
+        ("Convert 14:30 from Europe/Berlin to America/New_York time.", "Europe/Berlin", "America/New_York"),
+        ("Convert 14:30 from Europe/London to Asia/Tokyo", "Europe/London", "Asia/Tokyo"),
+        ("What is 14:30 in Berlin for someone in Chicago?", "Europe/Berlin", "America/Chicago"),
+    ],
+)
+def test_a_zone_that_was_said_now_is_not_replaced_by_one_that_a_description_names(
+    before: str, request_: str, source: str, target: str
+):
+    names = ("source_timezone", "time", "target_timezone")
+    spec = tool(names, source_timezone=SOURCE, time=TIME, target_timezone=TARGET)
+    context = [{"role": "user", "content": f"What time is it in {before} right now?"}]
+    found = ground(spec, request_, context)
+    assert dict(found.values) == {"source_timezone": source, "time": "14:30", "target_timezone": target}

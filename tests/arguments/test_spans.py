@@ -86,3 +86,14 @@ def test_only_system_and_user_say_which_day_it_is(role: str, days: list[str]):
         [{"role": role, "content": "Today is 2026-03-02."}, {"role": "user", "content": "Remind me tomorrow"}]
     )
     assert [span.value for span in spans if "iso_date" in span.kinds and not span.turn] == days
+
+
+def test_a_zone_stands_where_its_whole_name_or_its_city_does():
+    text = "Convert 14:30 from Europe/Berlin to America/New_York time, then to Tokyo."
+    _, spans = hear([{"role": "user", "content": text}])
+    found = {text[one.start : one.stop]: one.value for one in spans if "zone" in one.kinds}
+    assert found == {
+        "Europe/Berlin": "Europe/Berlin",
+        "America/New_York": "America/New_York",
+        "Tokyo": "Asia/Tokyo",
+    }
