@@ -94,7 +94,7 @@ def run(
     they held the engine, and one conversation after the other, where rows stand in other cells. ``stop_s``:
     from a stop to the end of the turn. ``stopped_right``, ``death_told``: turns that ended as they should,
     the one after them included. ``finished``: turns of the long session without an error of the context, and
-    its ``peak_cells``, ``last_position`` and ``resident_growth``.
+    its ``peak_cells``, ``last_position`` and ``resident_growth``, in all and without what has a bound.
 
     Raises
     ------
@@ -134,10 +134,11 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Turn `number` of the agent `who`."""
+    """Turn `number` of the agent `who`, or the new conversation that it begins before that turn."""
 
     who: int
     number: int
+    fresh: bool = False
 
     @property
     def request(self) -> str:
@@ -145,13 +146,20 @@ class _Job:
 
 
 class _Order:
-    """Notes which turn holds the engine; an agent's routing is the first that it does with it."""
+    """Notes what holds the engine; an agent's routing is the first that a turn does with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.jobs: list[_Job] = []
+        self._engine = engine
 
     def of(self, who: int) -> _Turns:
         return _Turns(who, self.jobs)
+
+    def begin(self, agent: Agent, job: _Job) -> None:
+        """Begin a new conversation, noted too: later rows stand in the cells that the one before frees."""
+        with self._engine.turn():
+            self.jobs.append(job)
+            agent.new_conversation()
 
 
 @dataclass(slots=True)
@@ -168,35 +176,53 @@ class _Turns:
 
 def _same_bytes(bench: _Bench, turns: int, threads: int, tell: Callable[[str], None]) -> Iterator[Result]:
     each = -(-turns // threads)
-    order = _Order()
+    order = _Order(bench.engine)
     tell(f"{turns} turns from {threads} threads")
     with ThreadPoolExecutor(threads) as pool:
         agents = [bench.agent(observers=[order.of(who)]) for who in range(threads)]
-        parts = [pool.submit(_ask_all, agent, who, each) for who, agent in enumerate(agents)]
+        parts = [pool.submit(_ask_all, agent, order, who, each) for who, agent in enumerate(agents)]
         threaded = {job: said for part in parts for job, said in part.result().items()}
         _close(bench, agents)
     for name, jobs in (
         ("in the same order", order.jobs),
-        ("one conversation after the other", sorted(order.jobs, key=lambda job: (job.who, job.number))),
+        (
+            "one conversation after the other",
+            sorted(order.jobs, key=lambda job: (job.who, job.number, not job.fresh)),
+        ),
     ):
         tell(f"the same turns {name}, from one thread")
-        agents = [bench.agent() for _ in range(threads)]
-        alone = {job: _ask(agents[job.who], job) for job in jobs}
-        _close(bench, agents)
+        alone = _alone(bench, jobs, threads)
         same = sum(alone.get(job) == said for job, said in threaded.items())
         case = {"threads": threads, "peer": f"one thread, {name}"}
         yield proportion(same, len(threaded), case=case, metric="same_bytes")
 
 
-def _ask_all(agent: Agent, who: int, count: int) -> dict[_Job, tuple[Any, ...]]:
-    jobs = [_Job(who, number) for number in range(count)]
-    return {job: _ask(agent, job) for job in jobs}
+def _ask_all(agent: Agent, order: _Order, who: int, count: int) -> dict[_Job, tuple[Any, ...]]:
+    """Ask the turns of one agent, in a new conversation from time to time."""
+    said = {}
+    for number in range(count):
+        if number % _PER_CONVERSATION == 0:
+            order.begin(agent, _Job(who, number, fresh=True))
+        job = _Job(who, number)
+        said[job] = _ask(agent, job)
+    return said
+
+
+def _alone(bench: _Bench, jobs: Sequence[_Job], threads: int) -> dict[_Job, tuple[Any, ...]]:
+    """Ask the same turns from one thread, in the order of `jobs`."""
+    agents = [bench.agent() for _ in range(threads)]
+    said = {}
+    for job in jobs:
+        if job.fresh:
+            agents[job.who].new_conversation()
+        else:
+            said[job] = _ask(agents[job.who], job)
+    _close(bench, agents)
+    return said
 
 
 def _ask(agent: Agent, job: _Job) -> tuple[Any, ...]:
-    """Ask one turn, in a new conversation from time to time; returns everything that it came to."""
-    if job.number % _PER_CONVERSATION == 0:
-        agent.new_conversation()
+    """Ask one turn; returns everything that it came to."""
     turn = agent.ask(job.request)
     routed = turn.decision and (turn.decision.candidates, turn.decision.margin)
     result = turn.result and turn.result.text
@@ -279,25 +305,61 @@ def _deaths(bench: _Bench, deaths: int, tell: Callable[[str], None]) -> Iterator
 
 def _session(bench: _Bench, session: int, tell: Callable[[str], None]) -> Iterator[Result]:
     tell(f"a session of {session} turns")
-    engine, peak, finished, full = bench.engine, 0, 0, 0
-    resident: list[int] = []
+    engine, finished, full = bench.engine, 0, 0
+    memory: list[_Memory] = []
     with bench.agent() as agent:
         for number in range(session):
             turn = agent.ask(REQUESTS[number % len(REQUESTS)])
             finished += turn.outcome in {TurnOutcome.CALLED, TurnOutcome.ABSTAINED}
             full += isinstance(turn.problem, ContextFull)
-            peak = max(peak, engine.used_cells())
-            resident.append(_resident_bytes())
+            memory.append(_Memory.now(engine, agent, memory[-1] if memory else None))
         last = agent.conversation.runner.snapshot.state.next_position
     engine.clear()
+    peak = memory[-1].cells
     case = {"policy": _PROFILE.policy, "turns": session}
     yield proportion(finished, session, case=case, metric="finished")
     yield Result(case=case, metric="context_full", value=float(full), n=session, unit="turns")
     yield Result(case=case, metric="peak_cells", value=float(peak), n=session, unit="cells")
     yield Result(case=case, metric="last_position", value=float(last), n=session, unit="positions")
-    if session > _WARM_TURNS and resident[-1]:
-        grown = (resident[-1] - resident[_WARM_TURNS - 1]) / 2**20
-        yield Result(case=case, metric="resident_growth", value=grown, n=session - _WARM_TURNS, unit="MiB")
+    if session > _WARM_TURNS and memory[-1].resident:
+        n, before = session - _WARM_TURNS, memory[_WARM_TURNS - 1]
+        for of, grown in memory[-1].growth(before).items():
+            where = {**case, "of": of}
+            yield Result(case=where, metric="resident_growth", value=grown / 2**20, n=n, unit="MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What stands in memory after a turn.
+
+    Attributes
+    ----------
+    resident, snapshots, row
+        Bytes of the process, of the arena's fullest moment, and of a row of the KV cache.
+    cells
+        Most cells in use after a turn so far; the system gives their memory when they are first written.
+    """
+
+    resident: int
+    snapshots: int
+    row: int
+    cells: int
+
+    @classmethod
+    def now(cls, engine: Engine, agent: Agent, before: _Memory | None) -> _Memory:
+        info = engine.info
+        return cls(
+            _resident_bytes(),
+            agent.conversation.runner.store.counters()["arena_peak_used_bytes"],
+            2 * info.n_layer * info.n_head_kv * (info.head_dim_k + info.head_dim_v),
+            max(engine.used_cells(), before.cells if before else 0),
+        )
+
+    def growth(self, before: _Memory) -> dict[str, float]:
+        """Return by how many bytes the process grew, and what of it is not bounded by what was set aside."""
+        grown = self.resident - before.resident
+        bounded = self.snapshots - before.snapshots + (self.cells - before.cells) * self.row
+        return {"all": grown, "all but KV rows and snapshots, which are bounded": grown - bounded}
 
 
 def _resident_bytes() -> int:

@@ -58,7 +58,7 @@ def exercises_of(cases: Iterable[ArgumentCase], *, apart: bool) -> list[Exercise
                 answer=answer,
                 group=case.group or case.id,
             )
-            found.setdefault((case.tool.name, case.request), exercise)
+            found.setdefault((case.tool.qualified_name, case.request), exercise)
     return list(found.values())
 
 
@@ -105,14 +105,22 @@ def recorded(session: Session, tools: Registry) -> Iterator[Exercise]:
 def _recorded(
     row: Mapping[str, Any], context: Sequence[Mapping[str, str]], tools: Registry
 ) -> Exercise | None:
-    name, request, text = row["tool"], row["request"], row["arguments"]
+    request, text, tool = row["request"], row["arguments"], _tool_of(row, tools)
     ran = row["outcome"] == TurnOutcome.CALLED.value and not row["result_is_error"]
-    if not ran or not request or not text or name not in tools or _REDACTED in f"{request}{text}":
+    if not ran or not request or not text or tool is None or _REDACTED in f"{request}{text}":
         return None
-    answer, tool = json.loads(text), tools[name]
+    answer = json.loads(text)
     if not isinstance(answer, dict) or validate(answer, tool.input_schema):
         return None
     return Exercise(tool=tool, request=request, context=tuple(context), answer=answer, group=request)
+
+
+def _tool_of(row: Mapping[str, Any], tools: Registry) -> ToolSpec | None:
+    """Return the tool that a turn called: that of its server, or the only one of that name."""
+    named = [tool for tool in (*tools.tools, *tools.shadowed) if tool.name == row["tool"]]
+    own = [tool for tool in named if tool.server == row["server"]]
+    found = own or named
+    return found[0] if len(found) == 1 else None
 
 
 def _first(value: Any, *, listed: bool) -> Any:

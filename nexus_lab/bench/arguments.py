@@ -21,7 +21,7 @@ from nexus_lab.bench.argument_figures import Scored, figures, gains, score, shar
 from nexus_lab.bench.argument_modes import ALL_MODES, MODES, compare_modes, context_for, written_in
 from nexus_lab.bench.argument_scoring import CallScorer
 from nexus_lab.bench.argument_unsaid import unsaid
-from nexus_lab.bench.base import Result, ResultFile, ResultsError
+from nexus_lab.bench.base import Result, ResultFile, ResultsError, adapter_facts
 from nexus_lab.registry import Registry, load_registry
 from nexus_lab.settings import Profile
 
@@ -140,7 +140,7 @@ def run(
         results,
         settings={
             "model": engine.info.name if engine is not None else "",
-            "adapter": _adapter(engine),
+            "adapter": adapter_facts(engine),
             "registry": tools.name if tools is not None else "",
             "cases": [file.name for file in files],
             "limit": limit,
@@ -148,11 +148,6 @@ def run(
         },
         threads=engine.threads if engine is not None else 0,
     )
-
-
-def _adapter(engine: Engine | None) -> dict[str, Any] | None:
-    adapter = engine.info.adapter if engine is not None else None
-    return None if adapter is None else adapter.to_dict()
 
 
 def _check(systems: Sequence[str], engine: Engine | None) -> None:

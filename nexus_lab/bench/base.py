@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nexus_lab.engine import Engine
+
 __all__ = [
     "LEVEL",
     "RESAMPLES",
     "Result",
     "ResultFile",
     "ResultsError",
+    "adapter_facts",
     "bootstrap",
     "insist_plausible",
     "insist_positive",
@@ -43,6 +46,12 @@ _SHOWN = 300
 
 class ResultsError(NexusError):
     """Results that cannot be made or read."""
+
+
+def adapter_facts(engine: Engine | None) -> dict[str, Any] | None:
+    """Return what results say of the adapter that a model runs with; ``None`` without one."""
+    adapter = engine.info.adapter if engine is not None else None
+    return None if adapter is None else adapter.to_dict()
 
 
 def insist_positive(**counts: int | None) -> None:
@@ -165,6 +174,23 @@ class ResultFile:
             "results": [result.to_dict() for result in self.results],
         }
 
+    def to_json(self) -> str:
+        """Return the file as JSON.
+
+        Raises
+        ------
+        ResultsError
+            When something in it is infinite or no number, which JSON cannot say.
+        """
+        try:
+            return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        except ValueError as error:
+            odd = [one for one in self.results if not _is_json(one.to_dict())]
+            where = f"{odd[0].metric} of {dict(odd[0].case)}" if odd else "its settings"
+            raise ResultsError(
+                f"{self.name}: {where} cannot be written: {error}", next_step="report this, with the command"
+            ) from error
+
     def write(self, path: Path) -> Path:
         """Write the file as JSON, whole or not at all.
 
@@ -173,15 +199,7 @@ class ResultFile:
         ResultsError
             When something in it is infinite or no number, which JSON cannot say.
         """
-        try:
-            text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        except ValueError as error:
-            odd = [one for one in self.results if not _is_json(one.to_dict())]
-            where = f"{odd[0].metric} of {dict(odd[0].case)}" if odd else "its settings"
-            raise ResultsError(
-                f"{self.name}: {where} cannot be written: {error}", next_step="report this, with the command"
-            ) from error
-        atomic_write(path, (text + "\n").encode())
+        atomic_write(path, self.to_json().encode())
         return path
 
     @classmethod

@@ -79,8 +79,7 @@ class CacheTask:
     @property
     def key(self) -> str:
         """Digest of everything that determines the rows, in hex."""
-        facts: dict[str, Any] = asdict(self)
-        del facts["engine"]["model"]  # the digest of its file stands for it
+        facts: dict[str, Any] = {**asdict(self), "engine": self.engine.facts}
         facts["row_format"], facts["versions"] = _ROW_FORMAT, library_versions()
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -108,8 +107,7 @@ class RestoreTask:
     @property
     def key(self) -> str:
         """Digest of everything that determines the rows, in hex."""
-        facts = {"restore": _ROW_FORMAT, "versions": library_versions(), **asdict(self.engine)}
-        del facts["model"]
+        facts = {"restore": _ROW_FORMAT, "versions": library_versions(), **self.engine.facts}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -17,6 +17,7 @@ from nexus_lab.bench.clusters import cluster_ratio, percentile_interval, resampl
 from nexus_lab.bench.sweep import JOURNAL, SweepError, read_journal
 from nexus_lab.bench.tables import html_table
 from nexus_lab.cache.costs import Costs, Prices
+from nexus_lab.trace.text import plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,7 +219,8 @@ class CacheSweep:
     def told(self) -> str:
         """Return what the figures of the table are over, in words."""
         if self.shared:
-            return f"Means over the {len(self.shared)} conversations that every policy with any went through."
+            told = plural(len(self.shared), "conversation")
+            return f"Means over {told} that every policy with any went through."
         return "No conversation went through under every policy: each has means over its own."
 
     def _line(self, policy: str) -> list[str]:

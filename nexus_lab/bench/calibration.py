@@ -16,7 +16,7 @@ from nexus_lab.agent import SYSTEM_PROMPT
 from nexus_lab.agent.blocks import block_recipes
 from nexus_lab.agent.calling import call_opening, tool_block
 from nexus_lab.agent.transcript import Transcript, join_tokens
-from nexus_lab.bench.base import ResultFile
+from nexus_lab.bench.base import ResultFile, adapter_facts
 from nexus_lab.bench.clusters import cluster_mean, cluster_share
 from nexus_lab.bench.splice_grid import (
     OWN_CONTEXT,
@@ -33,6 +33,8 @@ from nexus_lab.bench.splice_tools import SPLICE_CASES, SpliceCase
 from nexus_lab.bench.sweep import Journal, run_tasks
 from nexus_lab.bench.trajectories import read_trajectories, trajectory_messages
 from nexus_lab.engine import Engine
+from nexus_lab.engine.gguf_file import read_gguf
+from nexus_lab.engine.rope import rope_from_gguf
 from nexus_lab.paths import cache_dir
 from nexus_lab.splice import (
     BUDGETED,
@@ -118,6 +120,7 @@ class AgentCalibration:
 def calibrate_agent(
     model: str | Path = "bundled",
     *,
+    adapter: str | Path | None = None,
     system: str = SYSTEM_PROMPT,
     cases: Sequence[SpliceCase] = (),
     registry: Registry | None = None,
@@ -130,6 +133,7 @@ def calibrate_agent(
     prefixes: int = 10,
     trajectories: Path | None = None,
     quantile: float = _QUANTILE,
+    n_ctx: int | None = None,
     flash_attention: bool = False,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -142,6 +146,9 @@ def calibrate_agent(
     ----------
     model
         The model.
+    adapter
+        GGUF file of a LoRA adapter that runs with it. The bounds are then those of both: the fingerprint
+        names the two together, so that no other pair finds them.
     system
         The agent's system prompt; blocks are compiled behind it.
     cases
@@ -163,6 +170,9 @@ def calibrate_agent(
         are compiled behind are left out, and every other one of the rest is kept apart.
     quantile
         Share of further conversations that is to stay under a bound.
+    n_ctx
+        Cells of the context measured in, by default what the deepest conversation takes. A model with
+        LongRoPE has another rotation in a larger one, and the bounds hold for the one that was measured.
     executor, workers, work, on_progress
         As for `nexus_lab.bench.splice.splice_sweep`.
 
@@ -176,13 +186,17 @@ def calibrate_agent(
     ------
     CalibrationError
         When there are too few samples for the quantile, or no depth fits.
+    AdapterMismatch, UnsupportedAdapter
+        When the adapter does not fit the model.
     """
     _insist(strategy, context, depths, budgets, prefixes)
     halves = _halves(trajectories, context) if trajectories is not None else ([], [])
-    with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
+    with Engine.load(
+        model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention, adapter=adapter
+    ) as engine:
         cases = cases or _chosen(engine, registry, calls, tools)
         behind = _context(engine, [case.tool for case in cases], system, context)
-        plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind)
+        plan = _plan(engine, model, agent_cases(engine, system, cases)[1], depths, behind, n_ctx=n_ctx)
         live = _live(
             engine,
             halves,
@@ -198,7 +212,9 @@ def calibrate_agent(
             "flash_attention": flash_attention,
             "strategy": strategy,
             "quantile": quantile,
+            "rotation": _rotation(engine, plan.engine.n_ctx),
         }
+        beside = adapter_facts(engine)
     _insist_enough(live, quantile)
     folder = work or cache_dir() / "sweeps" / f"calibrate-{facts['context_hash'][:16]}-{strategy}"
     tasks = [
@@ -239,6 +255,7 @@ def calibrate_agent(
     coverage = tuple(calibration.covered(apart, factor * floor) for factor in _FLOORS)
     settings = {
         **facts,
+        "adapter": beside,
         "system": system,
         "registry": registry.name if registry is not None else None,
         "calls": calls.name if calls is not None else None,
@@ -357,6 +374,8 @@ def _plan(
     cases: Sequence[TrialCase],
     depths: Sequence[int],
     behind: BlockContext,
+    *,
+    n_ctx: int | None,
 ) -> _Plan:
     """Leave out the depths that the model was not trained for, and size the context for the others."""
     room = max(2 * len(case.block) + len(case.rest) + max(len(case.answer), _ROOM) for case in cases)
@@ -368,13 +387,22 @@ def _plan(
             next_step="give smaller ones",
         )
     needed = max(fitting[-1], behind.n_tokens) + room
-    loaded = EngineSettings(
-        model=str(model),
-        sha256=engine.info.sha256,
-        n_ctx=-(-needed // _CTX_STEP) * _CTX_STEP,
-        flash_attention=engine.schedule.flash_attention,
-    )
+    if n_ctx is not None and n_ctx < needed:
+        raise CalibrationError(
+            f"a context of {n_ctx} tokens, and the deepest conversation with a block takes {needed}",
+            next_step="give a larger one, or smaller depths",
+        )
+    loaded = EngineSettings.of(engine, model, n_ctx=n_ctx or -(-needed // _CTX_STEP) * _CTX_STEP)
     return _Plan(tuple(cases), fitting, loaded)
+
+
+def _rotation(engine: Engine, n_ctx: int) -> str:
+    """Return which of two rotations the model has in a context of `n_ctx` tokens; empty where it has one."""
+    rope = engine.info.rope
+    if rope is None or not rope.context_factors:
+        return ""
+    there = rope_from_gguf(read_gguf(engine.info.path), pairing=rope.pairing, n_ctx=n_ctx)
+    return there.context_factors
 
 
 def _context(engine: Engine, tools: Sequence[ToolSpec], system: str, context: CompileContext) -> BlockContext:

@@ -12,7 +12,7 @@ from nexus_lab.bench.base import RESAMPLES, Result, bootstrap, proportion
 from nexus_lab.routing import Outcome, auroc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -190,13 +190,32 @@ def _told_apart(
     value, low, high = _auroc_interval(fits, below)
     n = len(fits) + len(below)
     results.append(Result(case=case, metric="abstain_auroc", value=value, low=low, high=high, n=n))
-    right = np.asarray([*(first for first, _ in fitting), *(False for _ in below)])
-    order = np.argsort(-np.asarray([*fits, *below]), kind="stable")
-    for coverage in _COVERAGES:
-        kept = order[: round(coverage * n)]
-        at = {**case, "coverage": coverage}
-        results.append(proportion(int(right[kept].sum()), len(kept), case=at, metric="selective_accuracy"))
+    firsts = [first for first, _ in fitting]
+    results += _selective(fits, firsts, below, case)
     return results
+
+
+def _selective(
+    fits: Sequence[float], firsts: Sequence[bool], below: Sequence[float], case: Case
+) -> Iterator[Result]:
+    """Return how often an answer is right where the least certain requests are left unanswered.
+
+    The coverage is of the requests that a tool fits, alone and with all that pass the same limit and have no
+    tool, or of all requests: how many of those can be answered rightly depends on how many have no tool.
+    """
+    fit, right = np.asarray([*fits, *below]), np.asarray([*firsts, *(False for _ in below)])
+    order = np.argsort(-fit, kind="stable")
+    own = np.argsort(-fit[: len(fits)], kind="stable")
+    for coverage in _COVERAGES:
+        kept = own[: max(1, round(coverage * len(own)))]
+        answers = {
+            "requests with a tool, alone": kept,
+            "requests with a tool": np.flatnonzero(fit >= fit[kept].min()),
+            "all requests": order[: max(1, round(coverage * len(order)))],
+        }
+        for of, answered in answers.items():
+            at = {**case, "coverage": coverage, "of": of}
+            yield proportion(int(right[answered].sum()), len(answered), case=at, metric="selective_accuracy")
 
 
 def _fit(decision: RoutingDecision) -> float:

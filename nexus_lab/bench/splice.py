@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nexus_lab.bench.base import ResultsError, insist_positive
+from nexus_lab.bench.base import ResultsError, adapter_facts, insist_positive
 from nexus_lab.bench.splice_grid import (
     DEFAULT_CONTEXTS,
     DEFAULT_DEPTHS,
@@ -60,6 +60,7 @@ _ROOM = 128
 def splice_sweep(
     model: str | Path = "bundled",
     *,
+    adapter: str | Path | None = None,
     registry: Registry | Path | str | None = None,
     cases: Path | None = None,
     trajectories: Path | None = None,
@@ -85,6 +86,8 @@ def splice_sweep(
     ----------
     model
         ``bundled``, a GGUF file, or ``hf:owner/repository/file.gguf``.
+    adapter
+        GGUF file of a LoRA adapter that runs with it; its blocks are others.
     registry
         Tools to measure with; by default those that `cases` brings, or the few of this room.
     cases
@@ -133,6 +136,8 @@ def splice_sweep(
         When there is nothing to measure, or not in this way.
     SweepError
         When a task failed, or the folder is in use or cannot be written.
+    AdapterMismatch, UnsupportedAdapter
+        When the adapter does not fit the model.
     """
     insist_positive(prefixes=prefixes, repeats=repeats, tools=tools)
     repairs = _repairs(strategies)
@@ -149,6 +154,7 @@ def splice_sweep(
     tasks, settings = _planned(
         plan,
         str(model),
+        adapter=adapter,
         flash_attention=flash_attention,
         registry=load_registry(registry) if isinstance(registry, str | Path) else registry,
         cases=cases,
@@ -187,6 +193,7 @@ def _planned(
     plan: _Plan,
     model: str,
     *,
+    adapter: str | Path | None,
     flash_attention: bool,
     registry: Registry | None,
     cases: Path | None,
@@ -196,7 +203,9 @@ def _planned(
     """Lay out the grid: every task, and the settings that a result file names."""
     real_calls, own_tools = read_cases(cases, registry) if cases is not None else ({}, [])
     conversations = read_trajectories(trajectories) if trajectories is not None else []
-    with Engine.load(model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention) as engine:
+    with Engine.load(
+        model, n_ctx=_PLAN_CTX, threads=1, flash_attention=flash_attention, adapter=adapter
+    ) as engine:
         _insist(engine, plan)
         subjects = choose_subjects(
             engine, registry=registry, cases=real_calls, tools=own_tools, n_tools=n_tools
@@ -209,9 +218,7 @@ def _planned(
             _refuse_profile(plan)
         longest = max(context.n_tokens for context in behind)
         n_ctx = _n_ctx(engine, max(*plan.depths, longest), subjects)
-        loaded = EngineSettings(
-            model=model, sha256=engine.info.sha256, n_ctx=n_ctx, flash_attention=flash_attention
-        )
+        loaded = EngineSettings.of(engine, model, n_ctx=n_ctx)
         # A second prefix for each tool comes after the first of all, so that a larger sweep goes on from a
         # smaller one.
         numbers = np.arange(len(subjects) * plan.prefixes).reshape(plan.prefixes, -1).T.tolist()
@@ -220,6 +227,7 @@ def _planned(
         settings = {
             "model": engine.info.name,
             "model_sha256": engine.info.sha256,
+            "adapter": adapter_facts(engine),
             "registry": registry.name if registry is not None else None,
             "cases": cases.name if cases is not None else None,
             "trajectories": trajectories.name if trajectories is not None else None,

@@ -28,6 +28,7 @@ from nexus_lab.splice import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from nexus_lab.engine import Engine
     from nexus_lab.splice import RepairStrategy, ToolBlock
@@ -192,13 +193,45 @@ def compile_contexts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How the engine of a task is loaded; a process keeps the engine of its last task."""
+    """How the engine of a task is loaded; a process keeps the engine of its last task.
+
+    Attributes
+    ----------
+    model, adapter
+        What is loaded, as the user named it; no adapter is an empty text.
+    sha256, adapter_sha256
+        Digests of these files.
+    """
 
     model: str
     sha256: str
     n_ctx: int
     flash_attention: bool = False
     threads: int = 1
+    adapter: str = ""
+    adapter_sha256: str = ""
+
+    @classmethod
+    def of(cls, engine: Engine, model: str | Path, *, n_ctx: int) -> EngineSettings:
+        """Return how an engine such as `engine` is loaded with another context, in one thread."""
+        adapter = engine.info.adapter
+        return cls(
+            model=str(model),
+            sha256=engine.info.sha256,
+            n_ctx=n_ctx,
+            flash_attention=engine.schedule.flash_attention,
+            adapter="" if adapter is None else str(adapter.path),
+            adapter_sha256="" if adapter is None else adapter.sha256,
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What determines the rows of a task; digests stand for files, one of an adapter only if it runs."""
+        found = asdict(self)
+        del found["model"], found["adapter"]
+        if not self.adapter_sha256:
+            del found["adapter_sha256"]
+        return found
 
 
 @cache
@@ -283,8 +316,7 @@ class SpliceTask:
         """Digest of everything that determines the rows, in hex."""
         facts: dict[str, Any] = asdict(self)
         del facts["folder"]
-        del facts["engine"]["model"]  # the digest of its file stands for it
-        facts["row_format"] = _ROW_FORMAT
+        facts["engine"], facts["row_format"] = self.engine.facts, _ROW_FORMAT
         facts["versions"] = _versions()
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

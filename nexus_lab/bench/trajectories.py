@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
+from nexus_lab.json_lines import json_lines, parse_line, why_unreadable
 from nexus_lab.registry import neutralise
 from nexus_lab.splice import SYSTEM_PROMPT
 
@@ -60,11 +61,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TrajectoryError(f"{path} cannot be read: {error}", next_step=_FORM) from error
+        raise TrajectoryError(f"{path} cannot be read: {why_unreadable(error)}", next_step=_FORM) from error
     found = [
         _trajectory(line, f"line {number} of {path}", f"conversation {number}")
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
+        for number, line in json_lines(text)
     ]
     if not found:
         raise TrajectoryError(f"{path} holds no conversation", next_step=_FORM)
@@ -83,8 +83,8 @@ def _named_apart(trajectory: Trajectory, taken: set[str]) -> Trajectory:
 
 def _trajectory(line: str, where: str, name: str) -> Trajectory:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_line(line)
+    except ValueError as error:
         raise TrajectoryError(f"{where} is not JSON: {error}", next_step=_FORM) from error
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages:

@@ -21,7 +21,7 @@ def worker_engine(settings: EngineSettings) -> Engine:
     Raises
     ------
     ResultsError
-        When the model here is another than the one the task was made with.
+        When the model or the adapter here is another than the one the task was made with.
     """
     if settings not in _engines:
         while _engines:
@@ -31,11 +31,15 @@ def worker_engine(settings: EngineSettings) -> Engine:
             n_ctx=settings.n_ctx,
             threads=settings.threads,
             flash_attention=settings.flash_attention,
+            adapter=settings.adapter or None,
         )
-        if engine.info.sha256 != settings.sha256:
+        adapter = engine.info.adapter
+        here = engine.info.sha256, "" if adapter is None else adapter.sha256
+        if here != (settings.sha256, settings.adapter_sha256):
             engine.close()
+            which = (settings.model, "model") if here[0] != settings.sha256 else (settings.adapter, "adapter")
             raise ResultsError(
-                f"{settings.model} is another model here than where the sweep was started",
+                f"{which[0]} is another {which[1]} here than where the sweep was started",
                 next_step="give the same file to every worker",
             )
         _engines[settings] = engine

@@ -137,7 +137,7 @@ def test_figures_compare_what_both_went_through():
     lines = {line[0]: line for line in sweep.overview()[1]}
     assert lines["rolling_drop_repos"][1:3] == ["2", "0.5000"]
     assert lines["trim"][3] == "900"
-    assert sweep.told().startswith("Means over the 1 conversations")
+    assert sweep.told().startswith("Means over 1 conversation that")
     free = CacheSweep({"threads": 1}, rows, Prices(prefilled=0, decoded=0, attended=0))
     assert free.figure_of("cost_ratio", "trim", "full") is None
     assert [trace.name for trace in sweep.figure().data] == ["full", "rolling_drop_repos", "trim"]
