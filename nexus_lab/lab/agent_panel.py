@@ -62,9 +62,12 @@ _TEMPLATE = """
 {% if not cards %}<p>No turn yet.{{ " " ~ missing if missing else "" }}</p>{% endif %}
 {% for card in cards %}
 <article><h3>Turn {{ card.number }}: {{ card.state }}</h3>
-<p><b>{{ card.request }}</b></p>
+<p><b>{% for text, names in card.marked or [[card.request, none]] %}{% if names
+%}<mark title="{{ names }}">{{ text }}</mark>{% else %}{{ text }}{% endif %}{% endfor %}</b></p>
 {% if card.tool %}<p><code>{{ card.tool }}</code>{{ " on " ~ card.server if card.server else "" }}
 <code>{{ card.arguments | tojson if card.arguments is not none else card.call }}</code></p>{% endif %}
+{% if card.grounds %}<ul>{% for name, where in card.grounds.items()
+%}<li><code>{{ name }}</code> {{ where }}</li>{% endfor %}</ul>{% endif %}
 {% if card.result is not none %}
 <pre>{{ "× " if card.result_is_error else "" }}{{ card.result[:2000] }}</pre>
 {% endif %}
@@ -349,6 +352,7 @@ class AgentPanel(Panel):
             "tool": pl.String,
             "server": pl.String,
             "arguments": pl.String,
+            "grounds": pl.String,
             "result": pl.String,
             "answer": pl.String,
             "problem": pl.String,
@@ -374,6 +378,7 @@ def _row(card: TurnCard) -> tuple[Any, ...]:
         card.tool,
         card.server,
         None if card.arguments is None else json.dumps(to_json(card.arguments), ensure_ascii=False),
+        json.dumps(to_json(card.grounds), ensure_ascii=False),
         card.result,
         card.answer,
         card.problem["type"] if card.problem else None,

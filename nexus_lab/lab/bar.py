@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.agent import EventKind
+from nexus_lab.lab.adapter_words import adapter_name, weights_with
 
 if TYPE_CHECKING:
     from nexus_lab.agent import Event
@@ -14,6 +15,7 @@ __all__ = ["Bar"]
 
 _STAGES = {
     EventKind.RETRIEVAL: "routing",
+    EventKind.RERANK: "weighing",
     EventKind.EMBEDDINGS: "routing",
     EventKind.PREFILL: "prefill",
     EventKind.SPLICE: "splice",
@@ -43,6 +45,7 @@ class Bar:
         self._turn: tuple[int, str] | None = None
         self._stages: dict[int, str] = {}
         self._notice: tuple[str, str] | None = None
+        self._unshown: dict[str, str] = {}
         self.waiting = False
         self.loading = False
         self.used = 0
@@ -61,6 +64,9 @@ class Bar:
                 self._stages[event.id] = _STAGES[event.kind] + tool
             else:
                 self._stages.pop(event.id, None)
+        note = event.attributes.get("note") if event.kind is EventKind.STEP else None
+        if isinstance(note, str):
+            self._notice = ("warn", note)
         used = event.attributes.get("cells_used")
         if isinstance(used, int):
             self.used = used
@@ -75,6 +81,20 @@ class Bar:
         self._notice = (status, text)
         self._desk.changed("bar")
 
+    def unshown(self, part: str, error: str) -> bool:
+        """Say that a part could not be made, until it can; returns whether that is new."""
+        if self._unshown.get(part) == error:
+            return False
+        self._unshown = {**self._unshown, part: error}
+        self._desk.changed("bar")
+        return True
+
+    def shown(self, part: str) -> None:
+        """Take note that a part could be made."""
+        if part in self._unshown:
+            self._unshown = {name: error for name, error in self._unshown.items() if name != part}
+            self._desk.changed("bar")
+
     def part(self) -> dict[str, Any]:
         """Return the bar as views show it."""
         desk = self._desk
@@ -84,14 +104,26 @@ class Bar:
             "session": desk.session_name,
             "run": recorder.run if recorder is not None else None,
             "model": _without(desk.model_name, desk.quantisation),
-            "quantisation": desk.quantisation,
+            "quantisation": weights_with(desk.quantisation, adapter_name(desk.adapter)),
             "context_used": self.used if engine is not None else 0,
             "context_total": engine.n_ctx if engine is not None else 0,
             "engine": self._engine_word(),
             "holder": self._holder(state.label),
             "progress": progress,
-            "notice": {"status": self._notice[0], "text": self._notice[1]} if self._notice else None,
+            "notice": self._told(),
         }
+
+    def _told(self) -> dict[str, str] | None:
+        """Return the line that was told, and behind it which panels show what they were before."""
+        stale = [
+            f"The {part} panel cannot be shown as it is now: {error}. It is tried again."
+            for part, error in self._unshown.items()
+            if part != "bar"
+        ]
+        if self._notice is None and not stale:
+            return None
+        status, text = self._notice or ("bad", "")
+        return {"status": "bad" if stale else status, "text": " ".join((*filter(None, [text]), *stale))}
 
     def _engine_word(self) -> str:
         state = self._desk.driver.state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import Decline, NexusError
@@ -12,7 +13,6 @@ from nexus_lab.registry import Registry, Toolbox, load_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from nexus_lab.agent import Turn
     from nexus_lab.cache import SnapshotDisk
@@ -73,6 +73,7 @@ class Crew:
         tools: Toolbox | None,
         registry: Any,
         model: str | Path | None,
+        adapter: str | Path | None = None,
     ) -> None:
         """Take over what the desk was given, and post the work that it takes."""
         desk = self._desk
@@ -88,7 +89,7 @@ class Crew:
         if engine is not None:
             self._post("taking the engine over", lambda: self.use_engine(engine, own=False))
         elif model is not None:
-            self._post("loading the model", lambda: self.load(model))
+            self._post("loading the model", lambda: self.load(model, adapter=adapter))
         if len(desk.registry):
             self.refit()
 
@@ -105,15 +106,24 @@ class Crew:
 
     # -- engine -------------------------------------------------------------------------------------------
 
-    def load(self, model: str | Path, *, n_ctx: int | None = None, threads: int | None = None) -> Engine:
-        """Load a model in the place of the one that is there.
+    def load(
+        self,
+        model: str | Path,
+        *,
+        adapter: str | Path | None = None,
+        n_ctx: int | None = None,
+        threads: int | None = None,
+    ) -> Engine:
+        """Load a model in the place of the one that is there, with an adapter if one is named.
 
         Raises
         ------
         EngineError
-            When there is no such model, or it cannot be used; the old one is kept where the file is at fault.
+            When there is no such model or adapter, or it cannot be used; the old one is kept where the file
+            is at fault.
         """
         from nexus_lab.engine import Engine, resolve_model
+        from nexus_lab.engine.adapter import read_adapter
         from nexus_lab.engine.catalogue import check_generates
         from nexus_lab.engine.gguf_file import read_gguf
 
@@ -121,10 +131,15 @@ class Crew:
         desk.bar.loading = True
         try:
             desk.driver.progress(f"loading {model}")
-            check_generates(read_gguf(resolve_model(model)))
+            gguf = read_gguf(resolve_model(model))
+            check_generates(gguf)
+            if adapter is not None:
+                read_adapter(Path(adapter).expanduser(), gguf)
             self.unload()
             self.n_ctx = n_ctx or self.n_ctx
-            engine = Engine.load(model, n_ctx=self.n_ctx, threads=threads or desk.profile.threads)
+            engine = Engine.load(
+                model, n_ctx=self.n_ctx, threads=threads or desk.profile.threads, adapter=adapter
+            )
         finally:
             desk.bar.loading = False
         self.use_engine(engine, own=True)

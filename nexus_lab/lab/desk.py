@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nexus_lab.agent import Emitter, EventKind
 from nexus_lab.errors import NexusError
+from nexus_lab.lab.adapter_words import named_with
 from nexus_lab.lab.bar import Bar
 from nexus_lab.lab.crew import Crew
 from nexus_lab.lab.driver import Driver
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.agent import Agent, Event, Turn
     from nexus_lab.agent.loop import AskBefore
-    from nexus_lab.engine import Engine
+    from nexus_lab.engine import AdapterInfo, Engine
     from nexus_lab.lab.driver import Ticket
     from nexus_lab.lab.panel import Panel
     from nexus_lab.registry import Registry, Toolbox
@@ -76,6 +77,8 @@ class Desk:
         existing one gets another run.
     model
         What `Engine.load` takes; loaded on the engine's lane.
+    adapter
+        GGUF file of a LoRA adapter that runs with `model`, as `Engine.load` takes it.
     n_ctx
         Context of models that are loaded here, in tokens.
     contents
@@ -86,6 +89,11 @@ class Desk:
         Most bytes of the cache's snapshots on disk, in the package's cache folder: states that are no longer
         in memory, and those of earlier sessions, come back from there. They hold the tokens of conversations,
         for this user's eyes only; 0 keeps none.
+
+    Raises
+    ------
+    NexusError
+        When an adapter is named without the model to load it with, or a profile is not there.
 
     Attributes
     ----------
@@ -110,11 +118,13 @@ class Desk:
         profile: Profile | str | None = None,
         session: str | Path | None = None,
         model: str | Path | None = None,
+        adapter: str | Path | None = None,
         n_ctx: int = 4096,
         contents: bool = False,
         embedder: Embedder | str | None = None,
         disk_bytes: int = DISK_BYTES,
     ) -> None:
+        _check_adapter(adapter, model, engine)
         self.profile = load_profile(profile) if isinstance(profile, str) else profile or Profile()
         self.ask_before: AskBefore = "writes"
         self.session_path = Path(session or _new_session()).expanduser().absolute()
@@ -140,7 +150,7 @@ class Desk:
         self.crew = Crew(self, n_ctx=n_ctx, contents=contents, disk_bytes=disk_bytes)
         self._make_panels()
         _open.add(self)
-        self.crew.begin(engine=engine, tools=tools, registry=registry, model=model)
+        self.crew.begin(engine=engine, tools=tools, registry=registry, model=model, adapter=adapter)
         if isinstance(profile, str) and (code := parse_policy(self.profile.policy).code) is not None:
             self.bar.tell("warn", f"The cache policy of profile {profile} imports and runs {code}.")
 
@@ -148,7 +158,8 @@ class Desk:
         notice = self.bar.part()["notice"]
         problem = f", ! {notice['text']}" if notice and notice["status"] == "bad" else ""
         tools = f"{len(self.registry)} tools"
-        return f"Desk({self.model_name or 'no model'}, {tools}, {self.driver.state.label}{problem})"
+        model = named_with(self.model_name, self.adapter) or "no model"
+        return f"Desk({model}, {tools}, {self.driver.state.label}{problem})"
 
     # -- what views get -----------------------------------------------------------------------------------
 
@@ -158,15 +169,16 @@ class Desk:
         return ("bar", *self.panels)
 
     def parts(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return parts as JSON values; one that cannot be made is left out, and said in the bar."""
+        """Return parts as JSON values; one that cannot be made is left out, and said in the bar meanwhile."""
         made: dict[str, Any] = {}
         for name in names:
             try:
                 made[name] = to_json(self.bar.part() if name == "bar" else self.panels[name].part())
             except Exception as error:
-                logger.exception("the part %r could not be made", name)
-                if name != "bar":
-                    self.bar.tell("bad", f"The {name} panel cannot be shown: {type(error).__name__}.")
+                if self.bar.unshown(name, type(error).__name__):
+                    logger.exception("the part %r could not be made", name)
+            else:
+                self.bar.shown(name)
         return made
 
     def changed(self, *names: str) -> None:
@@ -278,6 +290,12 @@ class Desk:
         return self.profile
 
     @property
+    def adapter(self) -> AdapterInfo | None:
+        """The LoRA adapter that runs with the model, if one does."""
+        engine = self.engine
+        return None if engine is None else engine.info.adapter
+
+    @property
     def missing(self) -> str | None:
         """What is missing before something can be asked, ``None`` when nothing is."""
         if self.engine is None:
@@ -366,6 +384,20 @@ class _Ear:
 
     def on_event(self, event: Event) -> None:
         self._desk.hear(event)
+
+
+def _check_adapter(adapter: str | Path | None, model: str | Path | None, engine: Engine | None) -> None:
+    if adapter is None:
+        return
+    if engine is not None:
+        raise NexusError(
+            f"the adapter {adapter} would have to be loaded with the engine, which is there already",
+            next_step="give it to Engine.load, or name the model in place of the engine",
+        )
+    if model is None:
+        raise NexusError(
+            f"the adapter {adapter} has no model to run with", next_step='name it, as in model="bundled"'
+        )
 
 
 def _outcome(ticket: Ticket[Any]) -> object:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.errors import NexusError
+from nexus_lab.json_lines import json_lines, parse_line
 from nexus_lab.trace import SessionRecorder
 from nexus_lab.trace.base import BUNDLE_SUFFIX
 
@@ -198,16 +199,17 @@ def _documents(text: str) -> list[Any]:
     except RecursionError:
         raise BrokenTranscript("document", "it is nested without end") from None
     except ValueError as error:
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = list(json_lines(text))
         if len(lines) < 2:  # noqa: PLR2004 - one line is no JSON lines
             raise NotATranscript(f"the text is no JSON: {error}", next_step="give JSON") from None
     documents = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         try:
-            documents.append(json.loads(line))
-        except (ValueError, RecursionError):
+            documents.append(parse_line(line))
+        except ValueError as error:
             raise NotATranscript(
-                f"the text is no JSON, and line {number} is none either", next_step="give JSON, or JSON lines"
+                f"the text is no JSON, and line {number} is none either: {error}",
+                next_step="give JSON, or JSON lines",
             ) from None
     return documents
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.engine import EngineError
+from nexus_lab.lab.adapter_words import adapter_row
 from nexus_lab.lab.wire import error_info
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ModelRow:
     declines: tuple[dict[str, Any], ...] = ()
     error: dict[str, Any] | None = None
     loaded: bool = False
+    adapter: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,15 +176,18 @@ def row_of_entry(entry: ModelEntry, gguf: GgufFile | None, n_ctx: int, engine: E
     )
     if loaded and engine is not None:
         declines += [{"what": what, "decline": decline} for what, decline in engine.declines.items()]
+    adapter = engine.info.adapter if loaded and engine is not None else None
+    more = 0 if adapter is None else adapter.size_bytes
     row = ModelRow(
         name=entry.name,
         path=str(entry.path) if entry.path is not None else entry.name,
         source="bundled" if entry.bundled else str(entry.path.parent) if entry.path is not None else "",
         size_bytes=entry.size_bytes,
-        memory_bytes=entry.memory_estimate_bytes(n_ctx) if gguf is not None else None,
+        memory_bytes=entry.memory_estimate_bytes(n_ctx) + more if gguf is not None else None,
         declines=tuple(declines),
         error=_error_of(entry) if broken else None,
         loaded=loaded,
+        adapter=adapter_row(adapter),
     )
     return _with_shape(row, gguf) if gguf is not None else row
 
@@ -216,6 +221,7 @@ def row_of_engine(engine: Engine) -> ModelRow:
         license=info.license,
         declines=tuple({"what": what, "decline": decline} for what, decline in engine.declines.items()),
         loaded=True,
+        adapter=adapter_row(info.adapter),
     )
 
 

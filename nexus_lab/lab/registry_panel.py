@@ -255,7 +255,9 @@ class RegistryPanel(Panel):
     def connect(self, name: str, command: str | None = None, url: str | None = None) -> dict[str, Any]:
         """Start a server by its command line, or reach one at an address."""
         before = len(self._tools())
-        problems = start_servers(self.desk, [config_of(name, command=command, url=url)])
+        sources = self.desk.sources.all
+        running = {source.name for source in sources if source.server is not None and source.server.running}
+        problems = start_servers(self.desk, [config_of(name, command=command, url=url, taken=running)])
         return {"added": max(0, len(self._tools()) - before), "problems": problems}
 
     @job("starting a server")

@@ -40,7 +40,8 @@ _TEMPLATE = """
 <td class="r num">{{ item.dense | number(3) }}</td><td class="r num">{{ item.lexical | number(3) }}</td>
 <td class="r num">{{ item.get("example") | number(3) }}</td>
 <td class="r num">{{ item.score | number(4) }}</td>
-<td class="r num">{{ item.cross_encoder | number(3) }}</td><td>{{ item.view or "–" }}</td>
+<td class="r num">{{ item.cross_encoder | number(3) }}</td><td>
+{{- item.view or "–" }}{{ ": " ~ item.matched if item.get("matched") else "" }}</td>
 <td>{{ item.get("notes") | default([], true) | join(", ") }}</td></tr>
 {% endfor %}
 </tbody></table>

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nexus_lab.agent import Event, EventKind
 from nexus_lab.agent.rows import RoutingRow
 from nexus_lab.lab.panel import Panel
-from nexus_lab.lab.routing_book import Note, RoutingBook
+from nexus_lab.lab.routing_book import Note, RoutingBook, key_of, owned
 from nexus_lab.lab.routing_page import routing_page
 from nexus_lab.lab.routing_records import DecisionRow, of_box, of_event, of_note, requests_in
 from nexus_lab.lab.wire import BadRequest, Lane, instant, job, to_json
 from nexus_lab.registry import neutralise
-from nexus_lab.routing import RoutingError, load_calibration
+from nexus_lab.routing import CalibrationError, RoutingError, load_calibration
+from nexus_lab.routing.calibration import shipped_calibration
 from nexus_lab.routing.scoring import LEXICAL_WEIGHT
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ class RoutingPanel(Panel):
 
     def examples_of(self, tool: ToolSpec) -> list[str]:
         """Return the requests that the router was taught for a tool."""
-        pairs = self.book.examples_for(self.desk.registry)
-        return [request for name, request in pairs if name in (tool.name, tool.qualified_name)]
+        key = key_of(self.desk.registry, tool)
+        return [request for name, request in self.book.examples_for(self.desk.registry) if name == key]
 
     def _calibrated(self) -> tuple[RouterCalibration, str]:
         """Return the calibration and whose it is; before the router is warm, that of the bundled embedder."""
@@ -103,7 +104,11 @@ class RoutingPanel(Panel):
             from nexus_lab.routing.embedder import bundled_fingerprint
             from nexus_lab.routing.scoring import SCORING
 
-            self._calibration = load_calibration(bundled_fingerprint(), SCORING)
+            try:
+                self._calibration = load_calibration(bundled_fingerprint(), SCORING)
+            except CalibrationError as error:
+                # The router says so whenever it is asked; the panel must stand, to show it.
+                return shipped_calibration(), f"{error.problem}; {error.next_step}. Until then shipped"
         return self._calibration
 
     # -- what it hears ------------------------------------------------------------------------------------
@@ -140,6 +145,7 @@ class RoutingPanel(Panel):
 
     def _keep(self, row: DecisionRow) -> None:
         book = self.book
+        tool = self.desk.registry.get(row.tool) if row.tool is not None else None
         with self._lock:
             self._decisions = [*self._decisions[-_KEPT + 1 :], row]
         book.add(
@@ -151,6 +157,7 @@ class RoutingPanel(Panel):
                 ms=sum(row.times_ms.values()),
                 decision=row.decision,
                 tool=row.tool,
+                tool_of=owned(tool) if tool is not None else None,
             )
         )
         if self.desk.side.is_mine:
@@ -231,8 +238,7 @@ class RoutingPanel(Panel):
 
     def _key(self, tool: str) -> str:
         """Return the name under which the router knows a tool."""
-        spec = self.desk.registry[tool]
-        return spec.name if self.desk.registry.get(spec.name) is spec else spec.qualified_name
+        return key_of(self.desk.registry, self.desk.registry[tool])
 
     def _learn(self, row: DecisionRow, note: Note) -> DecisionRow:
         """Make the router's examples agree with the marks, and tell the record."""

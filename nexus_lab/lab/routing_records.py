@@ -7,7 +7,9 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.json_lines import json_lines
 from nexus_lab.lab.wire import to_json
+from nexus_lab.registry import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DecisionRow", "of_box", "of_event", "of_note", "requests_in"]
 
 _MOST_REQUESTS = 500
+_SHOWN = 160
 _KEYS = ("request", "query", "question", "text", "prompt", "utterance")
 
 
@@ -109,6 +112,7 @@ def of_box(decision: RoutingDecision) -> DecisionRow:
                 "score": item.score,
                 "cross_encoder": item.cross_encoder,
                 "view": item.view.kind.value if item.view is not None else None,
+                "matched": neutralise(item.view.text, limit=_SHOWN) if item.view is not None else None,
                 "example": item.example,
                 "notes": list(item.notes),
             }
@@ -127,7 +131,7 @@ def requests_in(text: str) -> list[str]:
     """Read requests from a text: a JSON list, JSON Lines, or one request a line; 500 at most."""
     found = _json_requests(text)
     if found is None:
-        found = [request for line in text.splitlines() for request in _line_requests(line.strip())]
+        found = [request for _, line in json_lines(text) for request in _line_requests(line.strip())]
     return [request for request in found if request][:_MOST_REQUESTS]
 
 

@@ -18,9 +18,10 @@ from nexus_lab.registry import (
     neutralise,
 )
 from nexus_lab.registry.config import split_line
+from nexus_lab.registry.server_names import free_name, name_of_command, name_of_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from nexus_lab.lab.desk import Desk
     from nexus_lab.registry import Registry
@@ -43,8 +44,12 @@ def read_source(*, path: str | None, text: str | None) -> Registry:
     return load_registry(path)
 
 
-def config_of(name: str, *, command: str | None, url: str | None) -> ServerConfig:
+def config_of(
+    name: str, *, command: str | None, url: str | None, taken: Collection[str] = ()
+) -> ServerConfig:
     """Return the configuration of a server that the user typed.
+
+    Without a name it is called by its program or host, by one that is not `taken`.
 
     Raises
     ------
@@ -52,9 +57,10 @@ def config_of(name: str, *, command: str | None, url: str | None) -> ServerConfi
         When it names neither a command nor an address, or the command line is not closed.
     """
     if url:
-        return ServerConfig(name, url=url)
-    program, *arguments = split_line(command or "")
-    return ServerConfig(name or Path(program).name, command=program, args=tuple(arguments))
+        return ServerConfig(name or free_name(name_of_url(url), taken), url=url)
+    words = split_line(command or "")
+    name = name or free_name(name_of_command(words), taken)
+    return ServerConfig(name, command=words[0], args=tuple(words[1:]))
 
 
 def chosen(configs: Sequence[ServerConfig], names: Iterable[str]) -> list[ServerConfig]:

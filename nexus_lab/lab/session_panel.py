@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nexus_lab.agent import EventKind, Status
 from nexus_lab.agent.base import FidelityRow
+from nexus_lab.lab.adapter_words import named_with
 from nexus_lab.lab.compare import Comparison, compare_runs
 from nexus_lab.lab.fork import ask_in_turn, profile_changes
 from nexus_lab.lab.imports import TranscriptError, free_path, import_transcript, read_text
@@ -118,7 +119,7 @@ class SessionPanel(Panel):
             run=run,
             path=str(desk.session_path),
             started=self._started,
-            model=desk.model_name,
+            model=named_with(desk.model_name, desk.adapter),
             policy=policy_name(self._settings),
             turns=live.turns,
             status=status,

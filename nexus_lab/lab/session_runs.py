@@ -13,7 +13,7 @@ from nexus_lab.lab.compare import RunMissing, session_of_run
 from nexus_lab.lab.imports import IMPORTED_FROM
 from nexus_lab.trace import BundleStatus, read_session
 from nexus_lab.trace.base import BUNDLE_SUFFIX, JOURNAL, MANIFEST, SINGLE_FILE_SUFFIX
-from nexus_lab.trace.text import plural
+from nexus_lab.trace.text import clip, plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -227,7 +227,9 @@ def _row(session: Session, run: Run) -> RunRow:
     worst = fidelity["dkl"].max()
     imported = IMPORTED_FROM in run.settings
     status, text = _status(run, failed, declined, imported=imported)
-    model = run.model.get("name")
+    model, adapter = run.model.get("name"), run.model.get("adapter")
+    if model and isinstance(adapter, dict) and adapter.get("name"):
+        model = f"{model} + {clip(visible(str(adapter['name'])), 60)}"
     return RunRow(
         run=run.id,
         path=str(session.path),

@@ -117,7 +117,7 @@ def _calibrated(calibration: Calibration | None) -> list[str]:
     lengths = f"{count(calibration.n_tokens_min)} to {plural(calibration.n_tokens_max, 'token')}"
     found = (
         f"Calibration: {calibration.strategy} repair, depths {count(depths[0])} to {count(depths[-1])}, "
-        f"blocks of {lengths}, {_percent(calibration.quantile)} quantile."
+        f"blocks of {lengths}, {100 * calibration.quantile:g} % quantile."
     )
     held = [_covered(row) for row in calibration.coverage]
     return [found, *(held or ["Its coverage was not measured."])]

@@ -40,14 +40,14 @@ class _Slice:
         self.pump = desk.pump
 
     def parts(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the bar, and the newest decision without its candidates."""
+        """Return the bar, and the newest decision without its candidates; without what cannot be made."""
         wanted = set(names)
         made = self._desk.parts({_SOURCES[name] for name in wanted})
         parts: dict[str, Any] = {}
         if "bar" in made:
             parts["bar"] = made["bar"]
-        if "decision" in wanted:
-            parts["decision"] = _last_decision(made.get("routing"))
+        if "decision" in wanted and "routing" in made:
+            parts["decision"] = _last_decision(made["routing"])
         return parts
 
     def handle(self, _method: str, _params: Mapping[str, Any], reply: Callable[[object], None]) -> None:
@@ -55,8 +55,8 @@ class _Slice:
         reply(ReadOnly("the status panel only reads", next_step="use the workbench itself"))
 
 
-def _last_decision(routing: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    decisions = (routing or {}).get("decisions") or ()
+def _last_decision(routing: Mapping[str, Any]) -> dict[str, Any] | None:
+    decisions = routing.get("decisions") or ()
     return {name: decisions[0].get(name) for name in _SHOWN} if decisions else None
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from nexus_lab.agent import Event, EventKind, Status
 from nexus_lab.agent.base import now_ns
 from nexus_lab.agent.rows import FidelityRow, MessageRow, OpRow, RoutingRow, TurnRow
+from nexus_lab.lab.grounds import ground_words, marked
 from nexus_lab.lab.wire import Ready, error_info, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nexus_lab.agent import Turn
     from nexus_lab.agent.base import Row
@@ -29,6 +30,9 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "tokens": lambda value: f"{value:,} tokens",
     "reused": lambda value: f"{value:,} reused" if value else "",
     "preferred": lambda value: f"prefers {value}",
+    "settled": lambda value: "settled by what was said" if value else "",
+    "weighed": lambda value: f"{value} calls weighed",
+    "overruled": lambda value: "another than was said most clearly" if value else "",
     "window_turns": lambda value: f"{value} turns before it" if value else "",
     "surrogates": lambda value: f"{value} results shortened" if value else "",
     "server": str,
@@ -64,10 +68,16 @@ class TurnCard:
         Tokens after which the answer was cut, at its limit; ``None`` where it ended by itself.
     call
         The call as far as the model has written it; empty once its arguments are known.
+    marked
+        The request in pieces, each with the arguments that were taken from it; empty where none was.
+    grounds
+        By argument, where its value comes from.
     """
 
     number: int
     request: str
+    marked: tuple[tuple[str, str | None], ...]
+    grounds: Mapping[str, str]
     answer: str
     cut_at: int | None
     state: str
@@ -118,6 +128,7 @@ class TurnLog:
     ttft_s: float | None = None
     prompt_tokens: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    grounds: Sequence[Mapping[str, Any]] = ()
     spans: dict[int, SpanRow] = field(default_factory=dict)
     ended: TurnCard | None = None
     _sent: Ready | None = None
@@ -126,8 +137,8 @@ class TurnLog:
         """Take note of an event of this turn."""
         if event.kind is EventKind.TOOL:
             self._hear_tool(event)
-        elif event.kind is EventKind.ARGUMENTS and event.duration_ns is None:
-            self.call.clear()
+        elif event.kind is EventKind.ARGUMENTS:
+            self._hear_arguments(event)
         elif event.kind is EventKind.GENERATE and event.name == "answer":
             tokens, reason = event.attributes.get("tokens"), event.attributes.get("stop_reason")
             self.cut_at = tokens if reason == "max_tokens" and isinstance(tokens, int) else None
@@ -200,6 +211,8 @@ class TurnLog:
         return TurnCard(
             number=self.number,
             request=self.request,
+            marked=marked(self.request, self.grounds) if self.grounds else (),
+            grounds=ground_words(self.grounds),
             answer="".join(self.answer).strip(),
             cut_at=self.cut_at,
             state="waiting" if waiting and self.state == "running" else self.state,
@@ -218,6 +231,13 @@ class TurnLog:
             settings=self.settings,
             spans=tuple(self.spans.values()),
         )
+
+    def _hear_arguments(self, event: Event) -> None:
+        if event.duration_ns is None:
+            self.call.clear()
+        grounds = event.contents.get("grounds")
+        if isinstance(grounds, list):
+            self.grounds = [ground for ground in grounds if isinstance(ground, dict)]
 
     def _hear_tool(self, event: Event) -> None:
         self.tool = event.name
@@ -276,6 +296,9 @@ def _splice(row: FidelityRow) -> dict[str, Any]:
 def _details(event: Event) -> list[str]:
     """Say in a few words what a span did."""
     words = [word for row in event.rows for word in _row_words(row)]
+    if "departure" in event.attributes:
+        place, keyword = event.contents.get("path") or "/", event.contents.get("keyword")
+        words.append(f"{place} {keyword} {event.attributes['departure']}")
     return [word for word in (*words, *_fact_words(event)) if word]
 
 

@@ -22,6 +22,8 @@ __all__ = ["Pump", "ViewLink", "answer_where_asked"]
 
 logger = logging.getLogger(__name__)
 _STEP_S = 1 / 20
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
 
 
 def answer_where_asked(comm: Any) -> None:
@@ -36,6 +38,31 @@ def answer_where_asked(comm: Any) -> None:
         comm._reply_subshell_for = lambda _data, named: named  # noqa: SLF001 - there is no public way
 
 
+class _Again:
+    """What failed, and when it is tried again: after a pause that doubles, up to half a minute."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def note(self, name: str, *, made: bool, now: float) -> None:
+        """Take note of how a try went."""
+        if made:
+            self._pauses.pop(name, None)
+            return
+        before, _ = self._pauses.get(name, (_FIRST_PAUSE_S / 2, 0.0))
+        pause = min(2 * before, _LONGEST_PAUSE_S)
+        self._pauses[name] = (pause, now + pause)
+
+    @property
+    def next(self) -> float | None:
+        """When the next try is due."""
+        return min((when for _, when in self._pauses.values()), default=None)
+
+    def due(self, now: float) -> set[str]:
+        """Return what is to be tried now."""
+        return {name for name, (_, when) in self._pauses.items() if when <= now}
+
+
 class ViewLink:
     """The kernel's end of one view.
 
@@ -45,6 +72,9 @@ class ViewLink:
     The first message after a ``hello`` has every part as a whole, and no ``kept``. In those that follow,
     ``kept`` says by part and field which items of a list the view has from the message before; a view that
     has missed that message says hello again.
+
+    A part that could not be made is tried again when it changes, and after a pause that grows; a message that
+    could not be sent is made up for by a whole one, likewise.
 
     Parameters
     ----------
@@ -63,6 +93,8 @@ class ViewLink:
         self._awaited: int | None = None
         self._greeted = False
         self._last = -1.0
+        self._pause = _STEP_S
+        self._again = _Again()
         self._sent: SentLists | None = None
         desk.pump.add(self)
 
@@ -91,27 +123,47 @@ class ViewLink:
     def due(self, now: float) -> float | None:
         """Seconds until something may be sent, ``None`` when there is nothing to wait for."""
         with self._lock:
-            if not self._greeted or not self._dirty or self._awaited is not None:
+            if not self._greeted or self._awaited is not None:
                 return None
-            return max(0.0, self._last + _STEP_S - now)
+            again = now if self._dirty else self._again.next
+            return None if again is None else max(0.0, again - now, self._last + self._pause - now)
 
     def flush(self) -> None:
-        """Send the parts that have changed; the pump's business."""
+        """Send the parts that have changed, and those that could not be made before; the pump's business."""
+        now = time.monotonic()
         with self._lock:
-            names, self._dirty = sorted(self._dirty), set()
+            names, self._dirty = sorted(self._dirty | self._again.due(now)), set()
             self._revision += 1
             revision = self._awaited = self._revision
-            self._last = time.monotonic()
+            self._last = now
             # A hello that comes meanwhile puts nothing in its place, so that the next message is whole.
             whole, sent = self._sent is None, self._sent or SentLists()
             self._sent = sent
         message: dict[str, Any] = {"kind": "parts", "revision": revision, "parts": {}}
         kept: dict[str, Kept] = {}
-        for name, part in self._desk.parts(names).items():
+        made = self._desk.parts(names)
+        for name, part in made.items():
             message["parts"][name], ends = sent.shorten(name, part)
             if ends:
                 kept[name] = ends
-        self._post(message if whole else {**message, "kept": kept}, [])
+        with self._lock:
+            for name in names:
+                self._again.note(name, made=name in made, now=time.monotonic())
+        self._send(message if whole else {**message, "kept": kept}, [])
+        self._pause = _STEP_S
+
+    def take_back(self) -> float:
+        """Have a message that did not go out followed by a whole one.
+
+        Returns
+        -------
+        Seconds until then; they grow from failure to failure.
+        """
+        with self._lock:
+            self._awaited = self._sent = None
+            self._dirty.update(self._desk.part_names)
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            return self._pause
 
     def close(self) -> None:
         """Send nothing more."""
@@ -233,4 +285,8 @@ def _serve(links: Iterable[ViewLink]) -> float | None:
             link.flush()
         except Exception:
             logger.exception("a view could not be served")
+            waits.append(link.take_back())
+        else:
+            # What could not be made is due by itself, when the view has acknowledged what was.
+            waits += [wait for wait in [link.due(time.monotonic())] if wait is not None]
     return min(waits, default=None)

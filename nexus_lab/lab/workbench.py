@@ -167,6 +167,10 @@ class Workbench(PanelView):
         Bundle to record into; ``None`` makes one in the package's data folder at the first turn.
     model
         What `Engine.load` takes, loaded in the background.
+    adapter
+        GGUF file of a LoRA adapter that runs with `model`, as `Engine.load` takes it: a part of the model's
+        fingerprint. Like a model that cannot be loaded, one that does not fit is told in the bar. An
+        `engine` brings its own.
     panel
         Show one panel alone.
     n_ctx
@@ -183,6 +187,8 @@ class Workbench(PanelView):
     ------
     WidgetNotBuilt
         In a checkout whose front end was not built.
+    NexusError
+        When an adapter is named without the model to load it with.
 
     Examples
     --------
@@ -199,6 +205,7 @@ class Workbench(PanelView):
         profile: Profile | str | None = None,
         session: str | Path | None = None,
         model: str | Path | None = None,
+        adapter: str | Path | None = None,
         panel: str | None = None,
         n_ctx: int = 4096,
         contents: bool = False,
@@ -207,6 +214,7 @@ class Workbench(PanelView):
     ) -> None:
         self._closers: list[Callable[[], None]] = []
         _check_panel(panel)
+        _check_tools(tools)
         _asset(_SCRIPT)  # says what is missing before anything is loaded
         desk = Desk(
             engine=engine,
@@ -215,6 +223,7 @@ class Workbench(PanelView):
             profile=profile,
             session=session,
             model=model,
+            adapter=adapter,
             n_ctx=n_ctx,
             contents=contents,
             disk_bytes=disk_bytes,
@@ -299,6 +308,14 @@ class Workbench(PanelView):
         if approve is None and any(view.attended for view in (self, *self._views)):
             return None
         return lambda _tool, _arguments: bool(approve)
+
+
+def _check_tools(tools: object) -> None:
+    if isinstance(tools, str | Path | dict | list):
+        raise NexusError(
+            "tools= takes running servers",
+            next_step="give a file or a list of tools as registry=, or start servers with connect(...)",
+        )
 
 
 def _check_panel(panel: str | None) -> None:

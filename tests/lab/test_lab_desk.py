@@ -7,14 +7,16 @@ import sys
 
 import polars as pl
 import pytest
-from desk_tools import Asker, WordEmbedder, eventually, raw_config, tool
+from desk_tools import Asker, View, WordEmbedder, eventually, raw_config, tool
 from echo_tool import RAW_SERVER
 
+from nexus_lab.agent import EventKind
 from nexus_lab.arguments import tool_text
 from nexus_lab.lab.crew import NotReady
 from nexus_lab.lab.desk import Desk
 from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.lab.routing_book import book_path
+from nexus_lab.lab.views import ViewLink
 from nexus_lab.lab.wire import BadRequest, UnknownMethod
 from nexus_lab.registry import (
     Registry,
@@ -61,10 +63,50 @@ def test_every_part_is_json_and_every_panel_has_table_and_page(files_desk):
 
 
 def test_a_part_that_breaks_is_left_out_and_said(files_desk, monkeypatch):
-    monkeypatch.setattr(files_desk.panels["routing"], "part", lambda: 1 / 0)
-    parts = files_desk.parts(["routing", "registry"])
-    assert set(parts) == {"registry"}
-    assert files_desk.parts(["bar"])["bar"]["notice"]["status"] == "bad"
+    files_desk.bar.tell("ok", "Something else.")
+    with monkeypatch.context() as broken:
+        broken.setattr(files_desk.panels["routing"], "part", lambda: 1 / 0)
+        parts = files_desk.parts(["routing", "registry"])
+        assert set(parts) == {"registry"}
+        notice = files_desk.parts(["bar"])["bar"]["notice"]
+        assert notice["status"] == "bad"
+        assert notice["text"].startswith(
+            "Something else. The routing panel cannot be shown as it is now: Zero"
+        )
+    assert set(files_desk.parts(["routing"])) == {"routing"}
+    assert files_desk.parts(["bar"])["bar"]["notice"] == {"status": "ok", "text": "Something else."}
+
+
+def test_a_part_that_broke_once_comes_by_itself(files_desk, monkeypatch):
+    routing = files_desk.panels["routing"]
+    make, failures = routing.part, iter([ValueError("one"), ValueError("two")])
+
+    def part():
+        if (error := next(failures, None)) is not None:
+            raise error
+        return make()
+
+    monkeypatch.setattr(routing, "part", part)
+    view = View()
+
+    def send(message, buffers):
+        view.send(message, buffers)
+        view.ack()
+
+    view.link = ViewLink(files_desk, send)
+    view.link.receive({"kind": "hello"})
+    eventually(lambda: any("routing" in message["parts"] for message in view.parts))
+    assert "routing" not in view.parts[0]["parts"]
+    eventually(
+        lambda: next(m["parts"]["bar"] for m in view.parts[::-1] if "bar" in m["parts"])["notice"] is None
+    )
+    view.link.close()
+
+
+def test_a_remark_on_a_turn_stands_in_the_bar(files_desk):
+    files_desk.emitter.point(EventKind.STEP, "policy edited", note="mine.py:drop has changed.")
+    notice = {"status": "warn", "text": "mine.py:drop has changed."}
+    assert files_desk.parts(["bar"])["bar"]["notice"] == notice
 
 
 def test_a_subscriber_hears_what_changed_until_it_ends(files_desk):
@@ -169,6 +211,14 @@ def test_a_chosen_server_starts_and_its_tools_join_and_leave(ask, files_desk):
     again = files_desk.sources.get("raw").server
     files_desk.close()
     assert not again.running
+
+
+def test_servers_without_a_name_are_called_by_their_program_each_by_its_own(ask, files_desk):
+    for _ in range(2):
+        assert ask("registry.connect", name="", command=f"{sys.executable} {RAW_SERVER}")["problems"] == []
+    first, second = [source.name for source in files_desk.sources.all if source.server is not None]
+    assert second == f"{first}2"
+    assert {tool.server for tool in files_desk.registry.of_server(second)} == {second}
 
 
 def test_a_server_that_fails_shows_its_last_line_and_the_typed_error(ask, files_desk):
@@ -357,6 +407,23 @@ def test_two_marks_of_one_request_share_an_example_until_both_are_gone(ask, file
     ask("routing.mark", id=rows[1].id, mark="wrong", right_tool=None)
     assert files_desk.router.examples == ()
     files_desk.router.check_integrity()
+
+
+def test_a_mark_teaches_the_tool_of_one_server_whatever_it_is_called_by_later(nexus_home):  # noqa: ARG001
+    tools = [tool("search", "Search the web", server="web"), tool("search", "Search files", server="files")]
+    request = "where did I put the letter"
+    with Desk(registry=Registry.of(tools), embedder=WordEmbedder()) as desk:
+        ask = Asker(desk)
+        row = ask("routing.route", request=request, with_conversation=False)
+        ask("routing.mark", id=row.id, mark="wrong", right_tool="files.search")
+        assert desk.router.examples == (("files.search", request),)
+        assert ask("registry.tool", name="files.search")["examples"] == [request]
+        assert ask("registry.tool", name="search")["examples"] == []
+    with Desk(registry=Registry.of(tools[::-1]), embedder=WordEmbedder()) as later:
+        ask = Asker(later)
+        eventually(lambda: later.router is not None and later.router.examples == (("search", request),))
+        assert ask("registry.tool", name="search")["examples"] == [request]
+        assert ask("registry.tool", name="web.search")["examples"] == []
 
 
 def test_a_mark_that_means_nothing_changes_nothing(ask, files_desk):

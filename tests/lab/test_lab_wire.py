@@ -13,8 +13,9 @@ import pytest
 from desk_tools import View, eventually
 
 from nexus_lab.errors import Decline, NexusError
+from nexus_lab.lab import views
 from nexus_lab.lab.panel import Panel
-from nexus_lab.lab.views import Pump, ViewLink
+from nexus_lab.lab.views import Pump, ViewLink, _Again
 from nexus_lab.lab.wire import (
     BadRequest,
     Lane,
@@ -165,6 +166,11 @@ class QuietDesk:
 
 
 @pytest.fixture
+def quick_pauses(monkeypatch):
+    monkeypatch.setattr(views, "_FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
 def quiet():
     desk = QuietDesk()
     view = View()
@@ -241,6 +247,78 @@ def test_a_view_that_cannot_be_reached_harms_no_other(quiet):
     other.receive({"kind": "hello"})
     view.link.receive({"kind": "hello"})
     eventually(lambda: view.parts)
+
+
+class FailingDesk(QuietDesk):
+    """A desk that cannot make the part ``sample`` the first `failures` times; it never changes by itself."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def parts(self, names):
+        made = super().parts(names)
+        if "sample" in made and self.failures > 0:
+            self.failures -= 1
+            del made["sample"]
+        return made
+
+
+def test_a_part_that_could_not_be_made_is_tried_again_although_nothing_changes(quick_pauses):  # noqa: ARG001
+    desk, view = FailingDesk(3), View()
+    desk.value = {"items": [1, 2]}
+
+    def send(message, buffers):
+        view.send(message, buffers)
+        view.ack()
+
+    view.link = ViewLink(desk, send)
+    try:
+        view.link.receive({"kind": "hello"})
+        eventually(lambda: any("sample" in message["parts"] for message in view.parts))
+        assert [sorted(message["parts"]) for message in view.parts] == [["bar"], [], [], ["sample"]]
+        assert view.parts[-1]["parts"]["sample"] == desk.value
+        assert desk.asked[1:] == [("sample",)] * 3
+        assert view.link.due(time.monotonic()) is None
+    finally:
+        desk.pump.close()
+
+
+def test_pauses_between_tries_grow_up_to_half_a_minute():
+    again, now, pauses = _Again(), 0.0, []
+    for _ in range(9):
+        again.note("sample", made=False, now=now)
+        assert again.next is not None
+        assert again.due(again.next - 0.01) == set()
+        pauses.append(again.next - now)
+        now = again.next
+        assert again.due(now) == {"sample"}
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    again.note("sample", made=True, now=now)
+    assert (again.next, again.due(now)) == (None, set())
+    again.note("sample", made=False, now=0.0)
+    assert again.next == 0.5
+
+
+def test_a_message_that_could_not_be_sent_is_made_up_for_by_a_whole_one(quick_pauses, quiet):  # noqa: ARG001
+    desk, view = quiet
+    desk.value = {"items": [1]}
+    view.link.receive({"kind": "hello"})
+    eventually(lambda: view.parts)
+    send, failures = view.send, iter([OSError("lost"), OSError("lost")])
+
+    def lossy(message, buffers):
+        if (error := next(failures, None)) is not None:
+            raise error
+        send(message, buffers)
+
+    view.link._send = lossy
+    desk.value = {"items": [1, 2]}
+    view.ack()
+    desk.pump.mark(["sample"])
+    eventually(lambda: len(view.parts) == 2)
+    assert "kept" not in view.parts[1]
+    assert view.parts[1]["parts"] == {"bar": desk.value, "sample": desk.value}
 
 
 def test_replies_carry_results_buffers_and_typed_errors(quiet):

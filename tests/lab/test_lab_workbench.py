@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from echo_tool import RAW_SERVER
 
 import nexus_lab as nl
 from nexus_lab.agent import TurnOutcome
+from nexus_lab.errors import NexusError
 from nexus_lab.lab import workbench
 from nexus_lab.lab.crew import NotReady
 from nexus_lab.lab.workbench import UnknownPanel, WidgetNotBuilt, Workbench
@@ -70,6 +72,14 @@ def test_plain_python_can_look_ask_and_write_a_page(tmp_path):
     finally:
         wb.close()
     assert not wb.desk.driver._thread.is_alive()
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("tools", ["tools.json", Path("tools.json"), [{"name": "fetch"}]])
+def test_a_list_of_tools_in_the_place_of_running_servers_is_told_where_it_belongs(tools):
+    with pytest.raises(NexusError, match="running servers") as caught:
+        Workbench(tools=tools)
+    assert "registry=" in caught.value.next_step
 
 
 @pytest.mark.usefixtures("built")

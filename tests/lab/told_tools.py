@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from desk_tools import WordEmbedder, raw_config
+from told_decision import told_decision
 
 from nexus_lab.lab.desk import DISK_BYTES, Desk
 from nexus_lab.lab.driver import wait_for_all
 from nexus_lab.registry import McpServer, Registry, Toolbox, ToolSpec
-from nexus_lab.routing.base import Candidate, Outcome, RoutingDecision
+from nexus_lab.routing.base import Outcome
 from nexus_lab.settings import Profile
 
 
@@ -25,20 +26,7 @@ class ToldRouter:
         pass
 
     def route(self, request, context=(), **_options):
-        return RoutingDecision(
-            request=request,
-            normalised=request,
-            candidates=(Candidate(tool="echo", score=0.5, dense=0.5, lexical=0.0),),
-            margin=0.5,
-            dense_margin=0.5,
-            tau=0.1,
-            outcome=self.outcome if self.tool else Outcome.NO_TOOL,
-            tool=self.tool,
-            reason="as told",
-            fit=0.5,
-            threshold=0.1,
-            used_context=bool(context),
-        )
+        return told_decision(request, self.tool, outcome=self.outcome, used_context=bool(context))
 
 
 def fixed_spec(text, *, description="Say it again"):

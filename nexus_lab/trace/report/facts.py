@@ -179,6 +179,10 @@ def _model(model: Mapping[str, Any]) -> Iterable[Fact]:
         yield Fact("Trained context", f"{count(model['n_ctx_train'])} tokens")
     if isinstance(model.get("size_bytes"), int):
         yield Fact("File", size(model["size_bytes"]))
+    adapter = model.get("adapter")
+    if isinstance(adapter, dict) and adapter.get("name"):
+        yield Fact("Adapter", f"{adapter['name']}, rank {adapter.get('rank', '–')}")
+        yield Fact("Adapter's sha256", str(adapter.get("sha256", "–")), code=True)
     for key, label in (("architecture", "Architecture"), ("license", "Licence"), ("embedder", "Embedder")):
         if model.get(key):
             yield Fact(label, str(model[key]))

@@ -77,6 +77,19 @@ export interface BarPart {
 
 // -- models ------------------------------------------------------------------------------------------------
 
+/** A LoRA adapter that runs with a model; in a live view its name stands beside the weights too. */
+export interface AdapterRow {
+  name: string;
+  path: string;
+  sha256: string;
+  lora_rank: number;
+  /** Matrices of the model that it changes. */
+  targets: number;
+  size_bytes: number;
+  /** Whether it says how much its word on close calls counts. */
+  weighs_calls: boolean;
+}
+
 export interface ModelRow {
   name: string;
   path: string;
@@ -94,6 +107,7 @@ export interface ModelRow {
   declines: { what: string; decline: Decline }[];
   error: ErrorInfo | null;
   loaded: boolean;
+  adapter: AdapterRow | null;
 }
 
 export interface ModelsPart {
@@ -105,7 +119,7 @@ export interface ModelsPart {
   /** Measured on this machine with the model that is loaded; null until it was measured. */
   speed: { prefill_tps: number; decode_tps: number; n_tokens: number; n_decoded?: number; n_runs?: number } | null;
 }
-/** Methods: `models.refresh {}`, `models.add_folder {path}`, `models.load {path, n_ctx?, threads?}`,
+/** Methods: `models.refresh {}`, `models.add_folder {path}`, `models.load {path, n_ctx?, threads?, adapter?}`,
  * `models.unload {}`, `models.measure {}`, `models.estimate {n_ctx}` -> {rows: ModelRow[]} (memory at that length). */
 
 // -- registry ----------------------------------------------------------------------------------------------
@@ -437,6 +451,10 @@ export interface SpanRow {
 export interface TurnCard {
   number: number;
   request: string;
+  /** The request in pieces, each with the arguments that were taken from it; empty where none was. */
+  marked: [text: string, names: string | null][];
+  /** By argument, where its value comes from. */
+  grounds: Record<string, string>;
   answer: string;
   /** Tokens after which the answer was cut, at its limit; null where it ended by itself. */
   cut_at: number | null;

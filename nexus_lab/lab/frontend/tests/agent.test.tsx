@@ -140,7 +140,7 @@ describe("turns", () => {
     const { root } = open({
       ...AGENT,
       turns: [{
-        ...WAITING_TURN, request: evil, answer: evil, tool: evil, server: evil, state: "called", result: evil, arguments: { [evil]: evil },
+        ...WAITING_TURN, request: evil, marked: [[evil, evil]], grounds: { [evil]: evil }, answer: evil, tool: evil, server: evil, state: "called", result: evil, arguments: { [evil]: evil },
         problem: { type: evil, message: evil, next_step: evil },
         spans: [{ id: 1, parent: null, name: evil, kind: "tool", status: "error", start_ms: 0, ms: 1, detail: evil }],
       }],
@@ -177,6 +177,14 @@ describe("turns", () => {
     expect(root.querySelector("img")).toBeNull();
     await change(() => kernel.push({ agent: { ...AGENT, approval: null, turns: [{ ...live, call: "", arguments: { a: 1 } }] } }));
     expect(JSON.parse(shown()!)).toEqual({ a: 1 });
+  });
+
+  it("marks what a call took from the request, and says of each argument where it comes from", () => {
+    const { root } = open({ ...AGENT, approval: null, turns: [AGENT.turns[0]!] });
+    const marks = [...root.querySelectorAll(".turn mark")].map((mark) => [mark.textContent, mark.getAttribute("title")]);
+    expect(marks).toEqual([["482", "issue_number"], ["brightloom/orchard", "owner, repo"]]);
+    expect(root.querySelector(".turn .q")!.textContent!.trim()).toBe(AGENT.turns[0]!.request);
+    expect(root.querySelector(".call ul")!.textContent).toContain("issue_number said in the request");
   });
 
   it("says of a turn that failed after its tool ran that the tool ran", async () => {

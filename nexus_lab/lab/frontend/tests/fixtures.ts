@@ -216,6 +216,8 @@ function spans(rows: [name: string, ms: number | null, detail: string, status?: 
 const TURN: TurnCard = {
   number: 1,
   request: "What does ticket 482 in brightloom/orchard say?",
+  marked: [["What does ticket ", null], ["482", "issue_number"], [" in ", null], ["brightloom/orchard", "owner, repo"], [" say?", null]],
+  grounds: { owner: "said in the request", repo: "said in the request", issue_number: "said in the request" },
   answer: "Checkout freezes after the address step when the postcode is empty; seen on three tills since Monday. Mara Lind opened it, and nobody is assigned.",
   state: "called",
   tool: "issue_read",
@@ -241,6 +243,8 @@ const TURN: TurnCard = {
 
 export const WAITING_TURN: TurnCard = {
   ...TURN,
+  marked: [],
+  grounds: {},
   number: 4,
   request: "Close 482 as a duplicate of 467.",
   answer: "",
@@ -263,12 +267,12 @@ export const AGENT: AgentPart = {
   turns: [
     TURN,
     {
-      ...TURN, number: 2, request: "Find a pasta place near the office.", state: "abstained", tool: null, server: null, arguments: null, result: null, splice: null, total_ms: 751,
+      ...TURN, number: 2, request: "Find a pasta place near the office.", marked: [], grounds: {}, state: "abstained", tool: null, server: null, arguments: null, result: null, splice: null, total_ms: 751,
       answer: "None of the 71 tools can look up restaurants. Load a server that can, or ask me about tickets, files or status pages.",
       spans: spans([["route", 42.3, "escalated, margin 0.0051; none fits"], ["respond", 709, "prefill 48 ms, 41 tokens 661 ms"]]),
     },
     {
-      ...TURN, number: 3, request: "Is there an older ticket about the same crash?", tool: "find_duplicate", total_ms: 2505,
+      ...TURN, number: 3, request: "Is there an older ticket about the same crash?", marked: [], grounds: {}, tool: "find_duplicate", total_ms: 2505,
       answer: "Yes: 467, “Basket hangs when the postcode is missing”, opened nine days earlier and still open.",
       splice: { path: "prefill", dkl: null, noise_floor: null, declined: { code: "tokenizer", reason: "find_duplicate.atb was compiled by another tokenizer", instead: "prefilled instead: 96 tokens, 240 ms" } },
       spans: spans([
@@ -348,15 +352,15 @@ export const COMPARISON: Comparison = {
 
 export const MODELS: ModelsPart = {
   rows: [
-    { name: "SmolLM2-135M-Instruct", path: "/models/SmolLM2-135M-Instruct.Q4_1.gguf", source: "bundled", size_bytes: 98e6, architecture: "llama", quantisation: "Q4_1", n_layer: 30, n_head: 9, n_head_kv: 3, n_ctx_train: 8192, memory_bytes: 480e6, license: "Apache-2.0", declines: [], error: null, loaded: true },
-    { name: "Qwen2.5-14B-Instruct", path: "/models/qwen2.5-14b.gguf", source: "folder", size_bytes: 8.99e9, architecture: "qwen2", quantisation: "Q4_K_M", n_layer: 48, n_head: 40, n_head_kv: 8, n_ctx_train: 131072, memory_bytes: 11e9, license: "Apache-2.0", declines: [], error: null, loaded: false },
+    { name: "SmolLM2-135M-Instruct", path: "/models/SmolLM2-135M-Instruct.Q4_1.gguf", source: "bundled", size_bytes: 98e6, architecture: "llama", quantisation: "Q4_1", n_layer: 30, n_head: 9, n_head_kv: 3, n_ctx_train: 8192, memory_bytes: 480e6, license: "Apache-2.0", declines: [], error: null, loaded: true, adapter: null },
+    { name: "Qwen2.5-14B-Instruct", path: "/models/qwen2.5-14b.gguf", source: "folder", size_bytes: 8.99e9, architecture: "qwen2", quantisation: "Q4_K_M", n_layer: 48, n_head: 40, n_head_kv: 8, n_ctx_train: 131072, memory_bytes: 11e9, license: "Apache-2.0", declines: [], error: null, loaded: false, adapter: null },
     {
       name: "Qwen2-VL-7B", path: "/models/qwen2-vl.gguf", source: "folder", size_bytes: 4.7e9, architecture: "qwen2vl", quantisation: "Q4_K_M", n_layer: 28, n_head: 28, n_head_kv: 4, n_ctx_train: 32768, memory_bytes: 5.4e9, license: null,
-      declines: [{ what: "splice", decline: { code: "mrope", reason: "M-RoPE model", instead: "Blocks are prefilled; the answer is the same." } }], error: null, loaded: false,
+      declines: [{ what: "splice", decline: { code: "mrope", reason: "M-RoPE model", instead: "Blocks are prefilled; the answer is the same." } }], error: null, loaded: false, adapter: null,
     },
     {
       name: "broken.gguf", path: "/models/broken.gguf", source: "folder", size_bytes: 1200, architecture: null, quantisation: null, n_layer: null, n_head: null, n_head_kv: null, n_ctx_train: null, memory_bytes: null, license: null, declines: [],
-      error: { type: "ModelFileError", message: "The file ends inside its header.", next_step: "Download it again." }, loaded: false,
+      error: { type: "ModelFileError", message: "The file ends inside its header.", next_step: "Download it again." }, loaded: false, adapter: null,
     },
   ],
   n_ctx: 8192,

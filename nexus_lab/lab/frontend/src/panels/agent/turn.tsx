@@ -54,6 +54,13 @@ function Call({ turn }: { turn: TurnCard }) {
       <pre class="code wrap" tabIndex={0} aria-label="Arguments">
         {turn.arguments ? JSON.stringify(turn.arguments, null, 2) : call}
       </pre>
+      <ul class="small muted">
+        {Object.entries(turn.grounds).map(([name, where]) => (
+          <li key={name}>
+            <span class="mono">{name}</span> {where}
+          </li>
+        ))}
+      </ul>
       {result !== null && (
         <>
           <div class="small">
@@ -86,7 +93,9 @@ export function Turn({ client, turn, approval, open, onToggle }: {
       <summary>
         <span class="n num">{turn.number}</span>
         <div class="anywhere">
-          <div class="q">{turn.request}</div>
+          <div class="q">
+            {turn.marked.length ? turn.marked.map(([text, names]) => (names ? <mark title={names}>{text}</mark> : text)) : turn.request}
+          </div>
           {turn.answer && <div class="a">{turn.answer}</div>}
           {turn.cut_at !== null && (
             <StatusMark status="warn" wrap>
