@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from nexus_lab.cli._output import console
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "STDOUT",
     "Adapter",
     "Context",
     "Flash",
@@ -28,12 +30,31 @@ __all__ = [
     "Turns",
     "Work",
     "Workers",
+    "json_option",
     "listed",
     "numbers",
     "shares",
 ]
 
 _Number = TypeVar("_Number", int, float)
+
+STDOUT = Path("-")
+"""What names standard output in place of a file."""
+
+
+def _apart(context: typer.Context, path: Path | None) -> Path | None:
+    """Leave standard output to the JSON where it goes there: tables and words go to standard error."""
+    if path == STDOUT:
+        console.stderr = True
+        context.call_on_close(lambda: setattr(console, "stderr", False))
+    return path
+
+
+def json_option(about: str) -> Any:
+    """Return the option ``--json FILE``, which means the same wherever it stands."""
+    # A folder would be found out when all had been measured.
+    return typer.Option("--json", metavar="FILE", dir_okay=False, callback=_apart, help=about)
+
 
 Adapter = Annotated[
     Path | None,
@@ -46,14 +67,7 @@ Flash = Annotated[
     typer.Option("--flash-attention", help="Use flash attention; attention rows cannot be captured with it."),
 ]
 Json = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        # A folder would be found out when all had been measured.
-        dir_okay=False,
-        help="Write every figure here, with n, its interval and the machine.",
-    ),
+    Path | None, json_option("Write every figure here, with n, its interval and the machine; - prints them.")
 ]
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Only the first N conversations; all by default.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nexus_lab.errors import NexusError
 
-__all__ = ["console", "plain", "print_error", "print_figures"]
+__all__ = ["console", "plain", "print_error", "print_figures", "print_written"]
 
 console = Console(highlight=False)
 _errors = Console(stderr=True, highlight=False)
@@ -32,6 +32,11 @@ def plain(value: object, *, style: str = "", limit: int | None = None) -> Text:
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
     return Text(text, style=style)
+
+
+def print_written(path: object) -> None:
+    """Say where something was written; the path stays whole, so that it can be copied from a terminal."""
+    console.print(plain(f"wrote {path}"), soft_wrap=True)
 
 
 def print_error(error: NexusError) -> None:

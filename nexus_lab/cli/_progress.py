@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nexus_lab.cli._output import console
@@ -13,7 +14,7 @@ from nexus_lab.errors import Cancelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["bar", "told_when_stopped"]
+__all__ = ["bar", "stage_bar", "told_when_stopped"]
 
 
 @contextmanager
@@ -23,6 +24,16 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def stage_bar(what: str) -> Iterator[Callable[[str, float], None]]:
+    """Show a bar while the block runs; gives what is to be told of the stage and the fraction of all done."""
+    from nexus_lab.registry import neutralise
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=1.0)
+        yield lambda stage, done: progress.update(task, description=escape(neutralise(stage)), completed=done)
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import typer
 from rich.table import Table
 
-from nexus_lab.cli._output import console, plain, print_figures
+from nexus_lab.cli._options import STDOUT
+from nexus_lab.cli._output import plain, print_figures, print_written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +25,7 @@ _WORDS = 2
 
 
 def show_results(results: ResultFile, path: Path | None) -> None:
-    """Print every result with its interval and n, and write the file when one is named."""
+    """Print every result with its interval and n, and write them as JSON when a file is named."""
     table = Table(box=None, title=results.name, title_justify="left", title_style="bold")
     table.add_column("case")
     table.add_column("metric")
@@ -56,6 +58,8 @@ def show_sweep(
 
 
 def _write(results: ResultFile, path: Path | None) -> None:
-    if path is not None:
+    if path == STDOUT:
+        typer.echo(results.to_json(), nl=False)
+    elif path is not None:
         results.write(path)
-        console.print(plain(f"wrote {path}"))
+        print_written(path)

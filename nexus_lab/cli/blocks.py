@@ -203,7 +203,7 @@ def clean(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Remove the blocks of this model, named as list does or by its fingerprint; repeat.",
+            help="Remove the blocks of this model, named as list does or by their folder's name; repeat.",
         ),
     ] = None,
     quota: Annotated[
@@ -298,7 +298,8 @@ def _insist_on_one(models: Sequence[str], reports: Sequence[BlockReport]) -> Non
         named = sorted({report.model for report in reports if _is_of(report, (name,))})
         if len(named) > 1:
             raise NexusError(
-                f"{len(named)} models are called {name}", next_step=f"give a fingerprint: {', '.join(named)}"
+                f"{len(named)} models are called {name}, with other adapters or builds of llama.cpp",
+                next_step=f"give a fingerprint: {', '.join(named)}",
             )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from nexus_lab.cli._options import (
     Adapter,
@@ -26,8 +25,8 @@ from nexus_lab.cli._options import (
     numbers,
     shares,
 )
-from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import bar, told_when_stopped
+from nexus_lab.cli._output import console, print_written
+from nexus_lab.cli._progress import bar, stage_bar, told_when_stopped
 from nexus_lab.cli._results import show_results, show_sweep
 
 __all__ = ["app"]
@@ -38,6 +37,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def splice(
     model: Model = "bundled",
+    adapter: Adapter = None,
     registry: SomeTools = None,
     cases: ForcedCalls = None,
     trajectories: Trajectories = None,
@@ -97,6 +97,7 @@ def splice(
     with told_when_stopped("what had been measured is kept"), bar("splicing") as tell:
         sweep = splice_sweep(
             model,
+            adapter=adapter,
             registry=registry,
             cases=cases,
             trajectories=trajectories,
@@ -120,6 +121,7 @@ def splice(
 @app.command()
 def calibrate(
     model: Model = "bundled",
+    adapter: Adapter = None,
     context: Annotated[
         Context, typer.Option(help="What blocks are compiled behind; as for nexus-lab blocks build.")
     ] = Context.SYSTEM,
@@ -139,6 +141,15 @@ def calibrate(
     prefixes: Annotated[
         int, typer.Option(min=1, metavar="N", help="Conversations for each tool; half are kept apart.")
     ] = 10,
+    n_ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Context to measure in, in tokens; by default what the deepest conversation takes. A model "
+            "with LongRoPE has another rotation in a larger one.",
+        ),
+    ] = None,
     workers: Workers = None,
     out: Annotated[
         Path | None,
@@ -161,6 +172,7 @@ def calibrate(
     with told_when_stopped("what had been measured is kept"), bar("calibrating") as tell:
         found = calibrate_agent(
             model,
+            adapter=adapter,
             context=context.value,
             strategy=strategy,
             registry=load_registry(registry) if registry is not None else None,
@@ -170,6 +182,7 @@ def calibrate(
             depths=numbers(depths),
             budgets=shares(budgets),
             prefixes=prefixes,
+            n_ctx=n_ctx,
             workers=workers,
             work=work,
             flash_attention=flash_attention,
@@ -183,7 +196,7 @@ def calibrate(
         )
     console.print(f"noise floor {found.calibration.noise_floor:.4f} nats")
     show_results(found.results(), json)
-    console.print(plain(f"wrote {path}"))
+    print_written(path)
 
 
 @app.command()
@@ -289,9 +302,8 @@ def routing(
     with (
         told_when_stopped("what the generator said is kept"),
         loading as engine,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        stage_bar("routing") as tell,
     ):
-        task = progress.add_task("routing", total=1.0)
         result = bench.run(
             registry,
             queries,
@@ -310,7 +322,7 @@ def routing(
             if engine is None
             else Generator(engine=engine, queries=oracle, kv_tokens=numbers(kv), work=work, resume=resume),
             threads=threads,
-            on_progress=lambda what, done: progress.update(task, description=what, completed=done),
+            on_progress=tell,
         )
     show_results(result, json)
 
@@ -390,7 +402,7 @@ def arguments(
     if fit is not None:
         with loading as engine:
             fit_evidence(cases, tools, fit, scorer=CallScorer(engine) if engine is not None else None)
-        console.print(plain(f"wrote {fit}"))
+        print_written(fit)
         return
     router = Router(tools, threads=threads) if route and tools is not None else None
     with loading as engine, bar("filling in") as tell:

@@ -43,7 +43,7 @@ def export(
     are tables, json is one file that the JupyterLab extension opens. Message contents are left out unless
     --contents is given.
     """
-    from nexus_lab.cli._output import console, plain
+    from nexus_lab.cli._output import console, plain, print_written
     from nexus_lab.trace import Redactor, read_session
     from nexus_lab.trace import export as export_session
 
@@ -51,6 +51,6 @@ def export(
     redactor = Redactor.of(patterns=redact or ()) if contents else Redactor.of(("home",), redact or ())
     recorded = read_session(session)
     path = export_session(recorded, to, out, contents=contents, redactor=redactor)
-    console.print(plain(f"wrote {path}"))
+    print_written(path)
     if contents and not recorded.manifest.contents:
         console.print(plain("contents were not recorded in this session, so there are none in the export"))

@@ -29,6 +29,8 @@ from nexus_lab.registry import (
     schema_text,
     signature,
 )
+from nexus_lab.registry.server_names import free_name, name_of_command, name_of_url
+from nexus_lab.trace.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,8 +144,9 @@ def _summarise(registry: Registry) -> None:
     counts = {severity: sum(p.severity is severity for p in registry.problems) for severity in Severity}
     console.print(
         _safe(
-            f"{registry.name}: {len(registry)} tools, {len(registry.servers)} servers listed, "
-        ).append_text(_safe(", ".join(f"{count} {severity}s" for severity, count in counts.items())))
+            f"{registry.name}: {plural(len(registry), 'tool')}, "
+            f"{plural(len(registry.servers), 'server')} listed, "
+        ).append_text(_safe(", ".join(plural(count, str(severity)) for severity, count in counts.items())))
     )
     _print_problems([p for p in registry.problems if p.severity is Severity.ERROR], limit=_SHOWN_PROBLEMS)
 
@@ -152,7 +155,7 @@ def _print_problems(problems: list[Problem], *, limit: int | None = None) -> Non
     for problem in problems[:limit]:
         console.print(_safe(problem, style=_STYLES[problem.severity]))
     if limit is not None and len(problems) > limit:
-        console.print(_safe(f"… and {len(problems) - limit} more", style="dim"))
+        console.print(_safe(f"… and {len(problems) - limit} more: nexus-lab registry check", style="dim"))
 
 
 @app.command()
@@ -169,7 +172,8 @@ def check(
     order = list(Severity)
     _print_problems(sorted(problems, key=lambda problem: order.index(problem.severity)))
     errors = sum(problem.severity is Severity.ERROR for problem in problems)
-    console.print(_safe(f"{registry.name}: {len(registry)} tools, {len(problems)} problems, {errors} errors"))
+    counts = [(len(registry), "tool"), (len(problems), "problem"), (errors, "error")]
+    console.print(_safe(f"{registry.name}: {', '.join(plural(*pair) for pair in counts)}"))
     if errors:
         raise typer.Exit(1)
 
@@ -221,7 +225,7 @@ def add(
                 after = after.remove_server(config.name)
             after = after.merge(box.registry)
     after.save(file)
-    console.print(_safe(f"{len(before)} tools before, {len(after)} now, in {file}"))
+    console.print(_safe(f"{plural(len(before), 'tool')} before, {len(after)} now, in {file}"))
     new = [problem for problem in after.problems if problem not in before.problems]
     _print_problems(new, limit=_SHOWN_PROBLEMS)
 
@@ -239,25 +243,12 @@ def _config(
         raise RegistryError("--server is empty", next_step="give the command to start")
     pairs = [text.partition("=") for text in env or ()]
     return ServerConfig(
-        name or _server_name(words, url, set(registry.server_names)),
+        name or free_name(name_of_url(url) if url else name_of_command(words), registry.server_names),
         command=words[0] if words else "",
         args=tuple(words[1:]),
         env={key: value if separator else None for key, separator, value in pairs},
         url=url,
     )
-
-
-def _server_name(words: list[str], url: str | None, taken: set[str]) -> str:
-    """Return a name for a server that got none: its program's, without what all of them say."""
-    from urllib.parse import urlsplit
-
-    if url:
-        base = urlsplit(url).hostname or "http"
-    else:
-        named = [word for word in words if not word.startswith("-")]
-        base = next((word for word in named if "mcp" in word.lower()), named[0] if named else words[0])
-        base = Path(base).stem.removeprefix("mcp-server-").removeprefix("mcp_server_") or "server"
-    return base if base not in taken else next(n for i in range(2, 1000) if (n := f"{base}{i}") not in taken)
 
 
 def _listed(registry: Registry, name: str) -> ServerConfig:

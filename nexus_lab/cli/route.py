@@ -11,8 +11,11 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from nexus_lab.cli._output import console
+from nexus_lab.cli._options import STDOUT, json_option
+from nexus_lab.cli._output import console, print_written
+from nexus_lab.cli._progress import stage_bar, told_when_stopped
 from nexus_lab.errors import NexusError
+from nexus_lab.paths import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +47,7 @@ class _RequestByDefault(TyperGroup):
 app = typer.Typer(no_args_is_help=True, cls=_RequestByDefault)
 
 _STYLES = {"auto": "green", "escalated": "cyan", "escalation_unavailable": "yellow", "no_tool": "magenta"}
-_VIEW_WIDTH = 60
+_VIEW_WIDTH = 100
 
 Registry = Annotated[
     Path, typer.Argument(help="MCP, OpenAI or Anthropic tool list, OpenAPI, or a saved registry.")
@@ -83,9 +86,9 @@ def request(
         ),
     ] = None,
     embedder: Embedder = "bundled",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a line of JSON for each request, in place of tables.")
-    ] = False,
+    lines: Annotated[
+        Path | None, json_option("Write a line of JSON for each request here; - prints them, without tables.")
+    ] = None,
 ) -> None:
     """Route requests over REGISTRY; nothing is run.
 
@@ -96,14 +99,19 @@ def request(
     router = Router(registry, embedder, tau=tau, threshold=threshold, top_k=top_k)
     pairs = list(_requests(text or [], rows))
     _warm(router)
-    decisions = (router.route(query, context) for query, context in pairs)
-    if as_json:
-        for decision in decisions:
+    told = []
+    for query, context in pairs:
+        decision = router.route(query, context)
+        line = json.dumps(decision.to_dict(), ensure_ascii=False)
+        if lines == STDOUT:
             # Written as they come, for another program: no wrapping, no styles.
-            typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False))
-        return
-    for decision in decisions:
-        _show(decision)
+            typer.echo(line)
+        else:
+            told.append(line)
+            _show(decision)
+    if lines is not None and lines != STDOUT:
+        atomic_write(lines, "".join(f"{line}\n" for line in told).encode())
+        print_written(lines)
 
 
 @app.command()
@@ -112,7 +120,8 @@ def calibrate(
         Path,
         typer.Option(
             metavar="FILE",
-            help='Requests that are easily confused, a line each: {"query", "context", "right"}.',
+            help='Requests that are easily confused, a line each: {"query", "context", "right"}; those for '
+            "train-gate will do.",
         ),
     ],
     registry: Annotated[Path, typer.Option(metavar="FILE", help="The tools that the requests are for.")],
@@ -121,11 +130,14 @@ def calibrate(
         typer.Option(metavar="FILE", help='Requests that no tool fits, a line each: {"query"}; repeat.'),
     ] = None,
     percentile: Annotated[
-        float, typer.Option(metavar="0-100", help="Percentile of the margins that becomes tau.")
+        float,
+        typer.Option(min=0, max=100, metavar="0-100", help="Percentile of the margins that becomes tau."),
     ] = 20.0,
     risk: Annotated[
         float | None,
         typer.Option(
+            min=0,
+            max=1,
             metavar="SHARE",
             help="In place of a percentile: the least tau whose accuracy is this near to escalating all.",
         ),
@@ -133,13 +145,19 @@ def calibrate(
     share: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="Share of the requests to use, 0 to 1; the others are kept apart."
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of the requests to use, 0 to 1; the others are kept apart.",
         ),
     ] = 1.0,
     held: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="Share of the package's requests, not learned from, that takes part."
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of the package's requests, not learned from, that takes part.",
         ),
     ] = 0.0,
     learn_from: Annotated[
@@ -166,7 +184,8 @@ def calibrate(
         ),
     ] = 0.0,
     target: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of answerable requests that may be refused.")
+        float,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Share of answerable requests that may be refused."),
     ] = 0.05,
     embedder: Embedder = "bundled",
     out: Annotated[
@@ -186,25 +205,27 @@ def calibrate(
         raise NexusError(
             "--unknown and --unknown-registry go together", next_step="give both of them, or none"
         )
-    router = Router(registry, embedder)
-    _warm(router)
-    with console.status("routing"):
-        found = calibrate_router(
-            router,
-            pairs,
-            negatives=negatives or (),
-            percentile=percentile,
-            risk=risk,
-            target=target,
-            share=share,
-            held=held,
-            learn_from=learn_from.value,
-            unknown=Unknown(load_registry(unknown_registry), unknown, kept_apart)
-            if unknown is not None and unknown_registry is not None
-            else None,
-        )
-    _show_calibration(found)
-    console.print(_safe(f"wrote {save_calibration(found, out)}"))
+    with told_when_stopped("the calibration is as it was", next_step="give the command again"):
+        router = Router(registry, embedder)
+        _warm(router)
+        with stage_bar("routing") as tell:
+            found = calibrate_router(
+                router,
+                pairs,
+                negatives=negatives or (),
+                percentile=percentile,
+                risk=risk,
+                target=target,
+                share=share,
+                held=held,
+                learn_from=learn_from.value,
+                unknown=Unknown(load_registry(unknown_registry), unknown, kept_apart)
+                if unknown is not None and unknown_registry is not None
+                else None,
+                on_progress=tell,
+            )
+        _show_calibration(found)
+        print_written(save_calibration(found, out))
 
 
 def _requests(texts: Iterable[str], rows: Path | None) -> Iterator[tuple[str, Any]]:
@@ -225,14 +246,14 @@ def _warm(router: Router) -> None:
 
 
 def _show(decision: RoutingDecision) -> None:
+    from nexus_lab.registry import neutralise
+
     console.print(_safe(decision.request, style="bold", limit=300))
     table = Table(box=None, pad_edge=True)
     for column in ("", "tool"):
         table.add_column(column)
     for column in ("score", "dense", "lexical", "example", "reader"):
         table.add_column(column, justify="right")
-    table.add_column("matched")
-    table.add_column("also counted")
     for place, candidate in enumerate(decision.candidates, start=1):
         chosen = candidate.tool == decision.tool
         table.add_row(
@@ -243,10 +264,12 @@ def _show(decision: RoutingDecision) -> None:
             f"{candidate.lexical:.3f}",
             _number(candidate.example),
             _number(candidate.cross_encoder),
-            _safe(candidate.view or "", style="dim", limit=_VIEW_WIDTH),
-            _safe(", ".join(candidate.notes), style="dim"),
         )
     console.print(table)
+    # Not columns: of a narrow terminal they would leave none of it readable.
+    for place, candidate in enumerate(decision.candidates, start=1):
+        matched = [] if candidate.view is None else [neutralise(str(candidate.view), limit=_VIEW_WIDTH)]
+        console.print(_safe(f"  {place} by {'; '.join([*matched, *candidate.notes])}", style="dim"))
     outcome = decision.outcome.value
     line = _safe(f"  {outcome}", style=_STYLES[outcome])
     console.print(line.append(f": {_safe(decision.reason)}", style="default"))
@@ -254,6 +277,7 @@ def _show(decision: RoutingDecision) -> None:
     facts = (
         f"  margin {decision.margin:.4f} (dense {decision.dense_margin:.4f}), tau {decision.tau:.4f} "
         f"({decision.settings['tau_from']}), fit {decision.fit:.3f} of {decision.threshold:.3f}"
+        f"{', with what was said before' if decision.used_context else ''}"
     )
     console.print(_safe(facts, style="dim"))
     console.print(_safe(f"  {decision.total_ms:.1f} ms: {times}", style="dim"))
@@ -280,6 +304,11 @@ def _show_calibration(found: RouterCalibration) -> None:
         f"threshold = {abstention.threshold:.4f} at {abstention.n_tools} tools, {abstention.slope:+.4f} for"
     )
     console.print(_safe(f"{line} e times as many: refuses {abstention.target:.0%} of the answerable"))
+    if found.no_tool is not None:
+        told = f"no tool fits: refused from {found.no_tool.limit:.1%} on"
+        if found.no_tool_read is not None:
+            told += f", read from {found.no_tool_read.limit:.1%} on"
+        console.print(_safe(f"{told}; fitted to {found.no_tool.source}"))
     console.print(_safe(f"from {gate.source}", style="dim"))
     folds = {rate.get("folds", 1) for rate in abstention.rates}
     apart = "the very requests it was fitted to" if folds == {1} else "requests kept apart, part by part"

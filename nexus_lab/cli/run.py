@@ -12,12 +12,15 @@ from rich.prompt import Confirm
 
 from nexus_lab.cli._options import Adapter, Model
 from nexus_lab.cli._output import console, plain
+from nexus_lab.registry.server_names import free_name, name_of_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nexus_lab.agent import Endpoint, Event, Observer, Turn, TurnLoop
-    from nexus_lab.registry import ServerConfig, ToolSpec
+    from nexus_lab.cli._turn_line import TurnLine
+    from nexus_lab.errors import NexusError
+    from nexus_lab.registry import Registry, ServerConfig, ToolSpec
 
 __all__ = ["run"]
 
@@ -90,6 +93,7 @@ def run(
     read-only asks before it runs. Exits with 1 when a request that was given had a problem.
     """
     from nexus_lab.agent import Agent, Endpoint, RemoteAgent
+    from nexus_lab.cli._turn_line import TurnLine
     from nexus_lab.engine import Engine
     from nexus_lab.policy_text import parse_policy
     from nexus_lab.registry import connect
@@ -111,7 +115,8 @@ def run(
         runs = remote or stack.enter_context(
             Engine.load(model, n_ctx=n_ctx, threads=settings.threads, adapter=adapter)
         )
-        observers: list[Observer] = [_Declines(everything=isinstance(runs, Endpoint))]
+        line = TurnLine()
+        observers: list[Observer] = [_Declines(everything=isinstance(runs, Endpoint)), line]
         if session is not None:
             recorder = SessionRecorder(
                 session,
@@ -124,14 +129,14 @@ def run(
         options: dict[str, Any] = {
             "profile": settings,
             "observers": observers,
-            "approve": _approve(yes=yes),
+            "approve": _approve(line, yes=yes),
         }
         agent: TurnLoop
         if isinstance(runs, Endpoint):
             agent = RemoteAgent(runs, tools, **options)
         else:
             agent = Agent(runs, tools, **options)
-        well = _converse(stack.enter_context(agent), requests or [])
+        well = _converse(stack.enter_context(agent), requests or [], line)
     if session is not None:
         console.print(
             plain(f"recorded in {recorder.path}; nexus-lab export {recorder.path} makes a page of it"),
@@ -186,13 +191,13 @@ def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list
     import shlex
 
     from nexus_lab.errors import NexusError
-    from nexus_lab.registry import ServerConfig, load_registry
+    from nexus_lab.registry import Registry, ServerConfig, load_registry
 
-    known = {config.name: config for config in load_registry(servers).servers} if servers else {}
-    missing = [name for name in start if name not in known]
-    if missing:
-        listed = ", ".join(known) or "none; pass --servers FILE"
-        raise NexusError(f"no server {missing[0]!r}", next_step=f"known servers: {listed}")
+    listed = load_registry(servers) if servers else Registry()
+    known = {config.name: config for config in listed.servers}
+    for name in start:
+        if name not in known:
+            raise _no_server(name, listed, servers)
     configs = [known[name] for name in start]
     for text in commands:
         try:
@@ -202,22 +207,42 @@ def _chosen(servers: Path | None, start: list[str], commands: list[str]) -> list
                 f"--command {text!r} names no program",
                 next_step="give a program and its arguments, quotes closed",
             ) from error
-        configs.append(ServerConfig(Path(program).name, command=program, args=tuple(arguments)))
+        name = free_name(name_of_command([program, *arguments]), [config.name for config in configs])
+        configs.append(ServerConfig(name, command=program, args=tuple(arguments)))
     if not configs:
-        offered = f" of {', '.join(known)}" if known else ""
+        offered = f" of {', '.join(known)}" if known else " of --servers FILE"
         raise NexusError("no server to start", next_step=f"name one{offered} with --start, or give --command")
     return configs
 
 
-def _approve(*, yes: bool) -> Any:
+def _no_server(name: str, listed: Registry, servers: Path | None) -> NexusError:
+    """Return why a server cannot be started that is not among those that a file lists."""
+    from nexus_lab.errors import NexusError
+
+    if servers is None:
+        return NexusError(f"no server {name!r} is known", next_step="pass --servers FILE, which lists it")
+    fault = next((problem.message for problem in listed.problems if problem.server == name), None)
+    if fault is not None:
+        fault = fault.removeprefix("left out: ").removeprefix(f"server {name!r}: ")
+        return NexusError(f"server {name!r} of {servers}: {fault}", next_step="mend that entry")
+    names = ", ".join(config.name for config in listed.servers)
+    return NexusError(
+        f"{servers} lists no server {name!r}",
+        next_step=f"it lists {names}" if names else f"see what it holds: nexus-lab registry check {servers}",
+    )
+
+
+def _approve(line: TurnLine, *, yes: bool) -> Any:
     from nexus_lab.agent import ApprovalRefused
 
     def approve(tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
         if yes:
             return True
-        console.print(plain(f"{tool.name} may change something: {json.dumps(arguments, ensure_ascii=False)}"))
+        told = json.dumps(arguments, ensure_ascii=False)
+        console.print(plain(f"{tool.qualified_name} may change something: {told}"))
         try:
-            return Confirm.ask("run it?", console=console, default=False)
+            with line.hidden():
+                return Confirm.ask("run it?", console=console, default=False)
         except EOFError:
             raise ApprovalRefused(
                 f"{tool.name} may change something, and nobody is there to ask",
@@ -227,26 +252,31 @@ def _approve(*, yes: bool) -> Any:
     return approve
 
 
-def _converse(agent: TurnLoop, requests: list[str]) -> bool:
+def _converse(agent: TurnLoop, requests: list[str], line: TurnLine) -> bool:
     """Ask the requests, or what is typed; whether all that were given came to an end without a problem."""
     well = True
     for request in requests:
         console.print(plain(f"> {request}", style="bold"))
-        well &= _ask(agent, request)
+        well &= _ask(agent, request, line)
     if not requests:
-        console.print(plain("ask for something; Ctrl-D ends", style="dim"))
+        console.print(plain("ask for something; Ctrl-C stops a turn, Ctrl-D ends", style="dim"))
     while not requests:
         try:
             request = console.input("> ").strip()
         except EOFError:
+            console.print()
             break
         if request:
-            _ask(agent, request)
+            try:
+                _ask(agent, request, line)
+            except KeyboardInterrupt:  # what the turn did to the conversation has been undone
+                console.print(plain("× stopped", style="red"))
     return well
 
 
-def _ask(agent: TurnLoop, request: str) -> bool:
-    turn = agent.ask(request, on_turn=_show)
+def _ask(agent: TurnLoop, request: str, line: TurnLine) -> bool:
+    with line.shown():
+        turn = agent.ask(request, on_turn=_show, **line.callbacks)
     _show(turn)
     if turn.left:
         console.print(plain(f"not begun: {'; '.join(turn.left)}", style="yellow"))

@@ -13,7 +13,7 @@ import typer
 
 from nexus_lab.cli._options import Model, Threads
 from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import told_when_stopped
+from nexus_lab.cli._progress import stage_bar, told_when_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,14 +81,12 @@ def train_arguments(
     """Train a LoRA adapter for arguments, on a CPU.
 
     It is written as GGUF, with a card beside it. Ctrl-C keeps the best adapter so far. Try it:
-    nexus-lab eval arguments --adapter FILE.
+    nexus-lab eval arguments --adapter FILE. In a turn that it runs in, its word also counts where the
+    conversation leaves several calls close, as much as was best on rows that it has not learned from.
     """
-    from rich.markup import escape
-    from rich.progress import Progress
-
     from nexus_lab.arguments.tune_adapter import AdapterRecipe
     from nexus_lab.bench import train_arguments as training
-    from nexus_lab.registry import load_registry, neutralise
+    from nexus_lab.registry import load_registry
 
     tools = load_registry(registry) if registry is not None else None
     learned, apart = _exercises(cases or [], sessions or [], tools)
@@ -104,9 +102,8 @@ def train_arguments(
     words = ["nexus-lab", *(Path(one).name if "/" in one else one for one in sys.argv[1:])]
     with (
         told_when_stopped("nothing was better than no adapter yet, so none was written"),
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        stage_bar("training") as tell,
     ):
-        task = progress.add_task("training", total=1.0)
         trained = training.train_arguments(
             learned,
             apart=apart,
@@ -118,9 +115,7 @@ def train_arguments(
             threads=threads,
             sources={file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
             command=shlex.join(words),
-            on_progress=lambda what, done: progress.update(
-                task, description=escape(neutralise(what)), completed=done
-            ),
+            on_progress=tell,
         )
     _tell(trained.path, trained.card)
 
@@ -165,4 +160,4 @@ def _tell(path: Path, card: Mapping[str, Any]) -> None:
         f"try it: nexus-lab eval arguments --adapter {shlex.quote(str(path))} --cases …",
     ]
     for line in lines:
-        console.print(plain(line))
+        console.print(plain(line), soft_wrap=True)

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nexus_lab.cli._output import console, plain
-from nexus_lab.cli._progress import told_when_stopped
+from nexus_lab.cli._output import console, plain, print_written
+from nexus_lab.cli._progress import stage_bar, told_when_stopped
 from nexus_lab.errors import NexusError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nexus_lab.routing.train_gate import Lesson
 
 __all__ = ["train_gate"]
+
+
+_ENOUGH = 20
 
 
 class Part(StrEnum):
@@ -43,12 +48,14 @@ def train_gate(
         typer.Option(
             metavar="FILE,...",
             help='Requests for these tools, a line each: {"tool", "request"}; "package" for those that come '
-            "with it.",
+            "with it, of which the ones take part whose tools are there.",
         ),
     ],
     kept_apart: Annotated[
         list[float] | None,
         typer.Option(
+            min=0,
+            max=1,
             metavar="SHARE",
             help="Share of a registry's tools to leave out, 0 to 1; repeat, in the order of --registry.",
         ),
@@ -88,10 +95,7 @@ def train_gate(
     afterwards: nexus-lab route calibrate.
     """
     import torch
-    from rich.markup import escape
-    from rich.progress import Progress
 
-    from nexus_lab.registry import neutralise
     from nexus_lab.routing.train_gate import train_embedder, train_reader
     from nexus_lab.routing.tune_embedder import EmbedderRecipe
     from nexus_lab.routing.tune_reader import ReaderRecipe
@@ -107,13 +111,8 @@ def train_gate(
     seconds = 60 * minutes
     with (
         told_when_stopped("the weights are as they were", next_step="give the command again"),
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        stage_bar("training") as tell,
     ):
-        task = progress.add_task("training", total=1.0)
-
-        def tell(what: str, done: float) -> None:
-            progress.update(task, description=escape(neutralise(what)), completed=done)
-
         if part is Part.READER:
             trained = train_reader(
                 lessons,
@@ -135,9 +134,46 @@ def train_gate(
                 on_progress=tell,
             )
     for learned in trained.card["learned_from"]:
-        console.print(plain(f"{learned['pool']}: {learned['requests']} requests, {learned['tools']} tools"))
-    console.print(plain(f"{trained.card['done']}"))
-    console.print(plain(f"wrote {trained.path}; calibrate the gate next: nexus-lab route calibrate"))
+        counts = f"{learned['requests']} requests, {learned['without_tool']} of them without a tool"
+        console.print(plain(f"{learned['pool']}: {counts}, {learned['tools']} tools"))
+    done = trained.card["done"]
+    console.print(plain(f"{done['note']}, in {done['seconds']} s"))
+    print_written(trained.path)
+    for line in _next(registry, requests, lessons, trained.card["requests_held"]):
+        console.print(plain(line), soft_wrap=True)
+
+
+def _next(registries: list[Path], requests: list[str], lessons: list[Lesson], held: float) -> Iterator[str]:
+    """Yield what to do now: the command, and what its figures are worth."""
+    from nexus_lab.routing.rows import share_of
+
+    own = [
+        (path, [name for name in names.split(",") if name != "package"], lesson)
+        for path, names, lesson in zip(registries, requests, lessons, strict=True)
+    ]
+    path, files, lesson = next((one for one in own if one[1]), (registries[0], [], lessons[0]))
+    command = [
+        "nexus-lab",
+        "route",
+        "calibrate",
+        "--registry",
+        str(path),
+        "--pairs",
+        *(files or ["FILE"])[:1],
+    ]
+    if not files:
+        yield f"calibrate the gate next, on requests of your own: {shlex.join(command)}"
+        return
+    count = sum(share_of(str(row["query"])) < held for row in lesson.rows)
+    if count >= _ENOUGH:
+        yield f"calibrate the gate next, on the {count} requests that were held back from training:"
+        yield f"  {shlex.join([*command, '--share', f'{held:g}'])}"
+        return
+    yield f"calibrate the gate next: {shlex.join(command)}"
+    yield (
+        f"of these {len(lesson.rows)} requests {count} took no part in training, too few to go by; "
+        "others that it has not learned from would tell more"
+    )
 
 
 def _lessons(registries: list[Path], requests: list[str], kept_apart: list[float]) -> list[Lesson]:

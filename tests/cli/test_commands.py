@@ -8,17 +8,20 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from nexus_lab.agent import ApprovalRefused
+from nexus_lab.agent import ApprovalRefused, Turn
 from nexus_lab.cli import main
 from nexus_lab.cli._app import app
 from nexus_lab.cli._output import plain
+from nexus_lab.cli._turn_line import TurnLine
 from nexus_lab.cli.profile import _meanings
-from nexus_lab.cli.run import _approve, _Declines
+from nexus_lab.cli.run import _approve, _chosen, _converse, _Declines
+from nexus_lab.errors import NexusError
 from nexus_lab.registry import ToolSpec
 from nexus_lab.settings import Profile, save_profile
 
@@ -132,7 +135,7 @@ def test_a_failure_of_the_system_is_a_sentence_too(monkeypatch, capsys):
 def test_where_nobody_can_be_asked_nothing_is_approved(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(ApprovalRefused, match="delete may change something") as caught:
-        _approve(yes=False)(ToolSpec("delete", "", {}), {})
+        _approve(TurnLine(), yes=False)(ToolSpec("delete", "", {}), {})
     assert "--yes" in caught.value.next_step
 
 
@@ -146,6 +149,56 @@ def test_a_request_for_too_much_is_told_each_time_and_a_decline_of_an_endpoint_o
         observer.on_event(SimpleNamespace(status="declined", attributes=said))
     observer.on_event(SimpleNamespace(status="ok", attributes={"code": "too_many_things"}))
     assert len(capsys.readouterr().out.splitlines()) == lines
+
+
+def test_ctrl_c_stops_the_turn_that_was_typed_and_goes_on_asking(monkeypatch, capsys):
+    asked = []
+
+    def ask(request, on_turn, **_told):
+        asked.append(request)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        turn = Turn(number=2, request=request, schema_mode="full", settings={}, answer="Noon.")
+        on_turn(turn)
+        return turn
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What time is it?\n\nAnd now?\n"))
+    assert _converse(SimpleNamespace(ask=ask), [], TurnLine())
+    assert asked == ["What time is it?", "And now?"]
+    shown = capsys.readouterr().out
+    assert "× stopped" in shown
+    assert "Noon." in shown
+    with pytest.raises(KeyboardInterrupt):
+        _converse(
+            SimpleNamespace(ask=lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)),
+            ["One"],
+            TurnLine(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem", "next_step"),
+    [
+        ({"a": {"command": 5}}, "server 'a' of servers.json: 'command' is not a text", "mend"),
+        ({"b": {"command": "x"}}, "servers.json lists no server 'a'", "it lists b"),
+        ({}, "servers.json lists no server 'a'", "registry check servers.json"),
+    ],
+)
+def test_a_server_that_cannot_be_started_is_told_with_its_fault(
+    tmp_path, monkeypatch, entries, problem, next_step
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": entries}))
+    with pytest.raises(NexusError) as caught:
+        _chosen(Path("servers.json"), ["a"], [])
+    assert caught.value.problem == problem
+    assert next_step in caught.value.next_step
+
+
+def test_two_servers_of_one_launcher_have_names_of_their_own():
+    one, two = _chosen(None, [], ["uvx mcp-server-git --repository a", "uvx mcp-server-git --repository b"])
+    assert (one.name, two.name) == ("git", "git2")
+    assert (one.command, two.args) == ("uvx", ("mcp-server-git", "--repository", "b"))
 
 
 def test_a_profile_can_be_changed_and_shown(tmp_path):
