@@ -72,7 +72,8 @@ class EventKind(StrEnum):
     ==============  ======================================================================================
     ``turn``        ``turn`` (number), ``agent``, ``conversation``; contents ``request``, ``answer``
     ``embeddings``  ``model``, ``dimensions``, ``input_tokens``
-    ``retrieval``   ``registry``, ``top_k``, ``kernel``; contents ``query``
+    ``retrieval``   ``registry``, ``top_k``, ``kernel``; contents ``query``,
+                    ``matched`` (by tool, the nearest of the texts that stand for it)
     ``generate``    ``model``, ``input_tokens``, ``cached_tokens``, ``output_tokens`` (or ``tokens``),
                     ``ttft_s``, ``stop_reason``, ``temperature``, ``top_p``, ``top_k``, ``seed``,
                     ``max_tokens``, ``provider``; contents ``prompt``, ``text``

@@ -368,6 +368,7 @@ class TurnLoop(ABC):
             if self.profile.sidecar == "escalated" and escalates(decision):
                 decision, turn.tried = self._try_candidates(decision)
             span.add(routing_row(decision, turn.tried))
+            span.set_contents(matched=decision.matched)
             span.set(
                 margin=decision.margin,
                 tau=decision.tau,

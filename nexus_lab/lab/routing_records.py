@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_lab.json_lines import json_lines
 from nexus_lab.lab.wire import to_json
-from nexus_lab.registry import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["DecisionRow", "of_box", "of_event", "of_note", "requests_in"]
 
 _MOST_REQUESTS = 500
-_SHOWN = 160
 _KEYS = ("request", "query", "question", "text", "prompt", "utterance")
 
 
@@ -50,6 +48,7 @@ class DecisionRow:
 
 def of_event(row: RoutingRow, event: Event, turn: int | None) -> DecisionRow:
     """Return the decision of a turn, from the event that told of it."""
+    matched = event.contents.get("matched")
     return DecisionRow(
         id=uuid.uuid4().hex[:12],
         source="turn",
@@ -62,7 +61,7 @@ def of_event(row: RoutingRow, event: Event, turn: int | None) -> DecisionRow:
         reason=row.reason,
         fit=_float(event.attributes.get("fit")),
         threshold=_float(event.attributes.get("threshold")),
-        candidates=tuple(to_json(item) for item in row.candidates),
+        candidates=tuple({**to_json(item), "matched": _text(matched, item.tool)} for item in row.candidates),
         times_ms=dict(row.times_ms),
         settings=dict(row.settings),
     )
@@ -92,6 +91,7 @@ def of_note(note: Note) -> DecisionRow:
 
 def of_box(decision: RoutingDecision) -> DecisionRow:
     """Return a decision that was made without a turn."""
+    matched = decision.matched
     return DecisionRow(
         id=uuid.uuid4().hex[:12],
         source="box",
@@ -112,7 +112,7 @@ def of_box(decision: RoutingDecision) -> DecisionRow:
                 "score": item.score,
                 "cross_encoder": item.cross_encoder,
                 "view": item.view.kind.value if item.view is not None else None,
-                "matched": neutralise(item.view.text, limit=_SHOWN) if item.view is not None else None,
+                "matched": matched.get(item.tool),
                 "example": item.example,
                 "notes": list(item.notes),
             }
@@ -121,6 +121,11 @@ def of_box(decision: RoutingDecision) -> DecisionRow:
         times_ms=dict(decision.times_ms),
         settings=dict(decision.settings),
     )
+
+
+def _text(texts: Any, key: str) -> str | None:
+    text = texts.get(key) if isinstance(texts, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _float(value: Any) -> float | None:

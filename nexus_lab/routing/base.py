@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nexus_lab.errors import NexusError
+from nexus_lab.registry import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,8 @@ __all__ = [
     "View",
     "ViewKind",
 ]
+
+_MATCHED = 160
 
 Message = Mapping[str, Any]
 """A turn of the conversation: ``role`` and ``content``, and ``tool_calls`` where the assistant called."""
@@ -209,6 +212,18 @@ class RoutingDecision:
     def total_ms(self) -> float:
         """Milliseconds of all stages."""
         return sum(self.times_ms.values())
+
+    @property
+    def matched(self) -> dict[str, str]:
+        """By tool, the nearest of the texts that stand for it, safe to print, at most 160 characters.
+
+        One of them may be what a user once asked, so these are contents.
+        """
+        return {
+            item.tool: neutralise(item.view.text, limit=_MATCHED)
+            for item in self.candidates
+            if item.view is not None
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the decision as JSON values."""

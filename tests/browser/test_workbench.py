@@ -138,6 +138,7 @@ def test_a_request_is_routed_without_running_anything(view):
         # Not by their count: on a busy machine those of earlier turns may still be on their way.
         expect(decisions.first).to_contain_text(request, timeout=60_000)
         expect(candidates).to_contain_text(tool)
+        expect(candidates.locator("tr.sel .matched")).not_to_be_empty()
     expect(view.locator("header.bar")).to_contain_text("idle")
 
 

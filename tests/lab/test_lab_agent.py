@@ -54,6 +54,11 @@ def test_a_turn_shows_its_call_its_spans_and_its_decision(make_desk):
     assert (row["source"], row["turn"], row["tool"]) == ("turn", 1, "echo")
     assert row["fit"] is not None
     assert row["threshold"] is not None
+    # The text that was nearest is told of a turn as of a request that was only routed.
+    nearest = row["candidates"][0]
+    assert nearest["tool"] == "echo"
+    assert nearest["view"]
+    assert nearest["matched"]
     bar = desk.parts(["bar"])["bar"]
     assert (bar["engine"], bar["run"], bar["holder"]) == ("idle", "r-001", None)
     assert 0 < bar["context_used"] <= bar["context_total"]

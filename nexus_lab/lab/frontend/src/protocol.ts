@@ -202,7 +202,9 @@ export interface CandidateRow {
   lexical: number | null;
   score: number;
   cross_encoder: number | null;
+  /** Which of the texts that stand for the tool was nearest, and that text. */
   view: string | null;
+  matched?: string | null;
 }
 
 export interface DecisionRow {

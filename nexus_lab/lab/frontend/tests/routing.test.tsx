@@ -40,6 +40,15 @@ describe("routing panel", () => {
     const row = root.querySelector('table[aria-label="Candidates"] tr.sel')!;
     expect(row.textContent).toContain("issue_write");
     expect(row.textContent).toContain("▲");
+    expect(root.querySelector(".matched")).toBeNull();
+  });
+
+  it("shows the text that was nearest, as text", () => {
+    const [first, ...others] = DECISION.candidates;
+    const nearest = { ...first!, view: "example", matched: "<b>Close</b> it as a duplicate" };
+    const { root } = open({ ...PARTS, routing: { ...ROUTING, decisions: [{ ...DECISION, candidates: [nearest, ...others] }] } });
+    expect(root.querySelector(".matched")!.textContent).toBe("example: <b>Close</b> it as a duplicate");
+    expect(root.querySelector(".matched b")).toBeNull();
   });
 
   it("moves tau with keys, tells the new share at once, and applies only on Apply", async () => {

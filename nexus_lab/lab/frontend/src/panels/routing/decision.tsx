@@ -193,7 +193,7 @@ export function CandidatesBox({ decision, weight }: { decision: DecisionRow; wei
         selected={new Set(decision.tool ? [decision.tool] : [])}
         columns={[
           { head: "#", right: true, cell: (row) => row.first },
-          { head: "Tool", class: "mono tool", cell: (row) => <span title={row.view ? `${row.tool}, best view: ${row.view}` : row.tool}>{row.tool}</span> },
+          { head: "Tool", class: "mono tool", cell: (row) => <><span title={row.tool}>{row.tool}</span>{row.view && <div class="muted tiny matched">{row.view}{row.matched && `: ${row.matched}`}</div>}</> },
           { head: <>Dense <span class="u">cosine</span></>, cell: (row) => <ScoreBar value={row.dense} /> },
           { head: <>Lexical <span class="u">BM25, 0–1</span></>, cell: (row) => <ScoreBar value={row.lexical} /> },
           { head: "Stage 1", right: true, cell: (row) => <>{fixed(row.score, 4)}<div class="muted tiny">{gain(row, weight)}</div></> },
