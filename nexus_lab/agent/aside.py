@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from nexus_lab.arguments import grammar_text
 from nexus_lab.engine import ContextFull, GrammarMask
 
 if TYPE_CHECKING:
@@ -38,14 +38,7 @@ class ModelAside:
         n_ctx, active = self._engine.n_ctx, self._conversation.runner.snapshot.state.n_active
         if active + max_tokens > n_ctx:
             raise ContextFull(max_tokens, n_ctx - active, n_ctx)
-        mask = None if schema is None else GrammarMask(self._engine, _grammar(schema))
+        mask = None if schema is None else GrammarMask(self._engine, grammar_text(schema))
         generation = self._conversation.generate(max_tokens=max_tokens, note="aside", mask=mask)
         self._conversation.close_reply(generation.text)
         return generation.text
-
-
-def _grammar(schema: Mapping[str, object]) -> str:
-    from llguidance import LLMatcher
-
-    grammar: str = LLMatcher.grammar_from_json_schema(json.dumps(schema))
-    return grammar

@@ -24,6 +24,7 @@ from nexus_lab.arguments.base import (
     Violation,
 )
 from nexus_lab.arguments.check import breaks_off, parse_arguments, require_valid, validate
+from nexus_lab.arguments.compiler import grammar_text
 from nexus_lab.arguments.grammar import build_grammar
 from nexus_lab.arguments.grounding import Grounding, ground, plan_call
 from nexus_lab.arguments.prompt import repair_message, tool_text
@@ -50,6 +51,7 @@ __all__ = [
     "Violation",
     "breaks_off",
     "build_grammar",
+    "grammar_text",
     "ground",
     "parse_arguments",
     "plan_call",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["grammar_fault", "grammar_text"]
 
@@ -16,8 +19,11 @@ _RARE = re.compile(r"\\[bfu]")
 _SHOWN = 160
 
 
-def grammar_text(schema: dict[str, Any]) -> str:
-    """Return the grammar of `schema` as text that llguidance compiles."""
+def grammar_text(schema: Mapping[str, Any]) -> str:
+    """Return the grammar of `schema` as text that llguidance compiles.
+
+    JSON without spaces: a small model that may put some between two values does not always end them.
+    """
     from llguidance import LLMatcher
 
     # As text, since llguidance takes no Python integer of more than 64 bits.

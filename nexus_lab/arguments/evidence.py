@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.arguments.codes import CODES
+from nexus_lab.arguments.hints import key_of, written_date
 from nexus_lab.arguments.lexicon import CALLED, ROLES, WAYS
+from nexus_lab.arguments.likeness import likeness
 from nexus_lab.arguments.options import option_features, several
 from nexus_lab.arguments.spans import is_statement
-from nexus_lab.arguments.wants import shape
 from nexus_lab.arguments.zones import is_zone_name
 from nexus_lab.registry import load_jsonschema
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING", "Candidate", "candidates", "typed"]
 
 _LONGEST, _MOST = 40, 3.0
+_OF_CODES = CODES | {f"list_{kind}" for kind in CODES} | {"list"}
 
 
 class _Nothing:
@@ -73,10 +76,24 @@ def candidates(argument: Argument, said: Said, *, places: Mapping[str, int]) -> 
         found += [Candidate(value, (), features) for value, features in several(argument, said)]
     elif argument.kind != "other":
         for span in said.spans:
-            value = typed(span, argument.kind)
+            value = _written(argument, typed(span, argument.kind), span)
             if value is not None and _admits(argument, value):
                 found.append(Candidate(value, (span,), _features(argument, span, said, places)))
     return found
+
+
+def _written(argument: Argument, value: Any, span: Span) -> Any:
+    """Return a value as the argument's description wants it: a date in its form, an example as it is spelt.
+
+    ``None`` for a code of what the argument does not take, such as a currency's.
+    """
+    if span.kinds <= _OF_CODES and not span.kinds & {argument.code_kind, f"list_{argument.code_kind}"}:
+        return None
+    if not isinstance(value, str):
+        return value
+    if argument.date_form and "iso_date" in span.kinds:
+        return written_date(value, argument.date_form)
+    return argument.examples.get(key_of(value), value) if argument.examples else value
 
 
 def _admits(argument: Argument, value: Any) -> bool:
@@ -151,19 +168,10 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
         hits = [n for n, word in enumerate(near) if word in known]
         if hits:
             features |= {f"{name}{hits[0]}": 1.0, f"{name}|{argument.kind}": 1.0}
-    # The zones that descriptions happen to name as examples say nothing of which one is meant.
-    listed = argument.is_zone and "zone" in span.kinds
-    if around.words and not listed:
-        features["self"] = len(around.words & names) / len(around.words)
-        features["self_own"] = len(around.words & (argument.own - names)) / len(around.words)
-        features["self_others"] = len(around.words & (argument.others - argument.described)) / len(
-            around.words
-        )
+    features |= likeness(argument, span, around.words)
     way = _way(argument, around.link)
     if way:
         features[f"way|{way}"] = 1.0
-    if isinstance(span.value, str) and argument.shapes and not listed:
-        features[f"shape:{shape(span.value) in argument.shapes}"] = 1.0
     features[f"{argument.state}|{around.age}"] = 1.0
     return features
 

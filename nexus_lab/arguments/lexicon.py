@@ -116,6 +116,8 @@ _SAME = {
         "picture": "image photo",
         "location": "city place where",
         "people": "person persons guest guests passengers",
+        "actor": "actress cast star starring feature featuring",
+        "director": "directed",
     }.items()
     for word in words.split()
 }
@@ -156,8 +158,10 @@ CALLED = {
         "sha": "sha commit hash revision ref id digest gist key",
         "digits": "id iid key code resource thread number",
         "code": "branch tag ref version release head base key id slug code identifier sha name model",
-        "date": "date day since until before after start end deadline due birthday when from to",
-        "iso_date": "date day since until before after start end deadline due birthday when from to",
+        "date": "date day since until before after start end deadline due birthday when from to "
+        "timestamp datetime created updated expiry expiration",
+        "iso_date": "date day since until before after start end deadline due birthday when from to "
+        "timestamp datetime created updated expiry expiration",
         "time": "time hour at when start end",
         "clock": "time hour at when start end",
         "quote": "title body text message comment content name query label subject description phrase "
@@ -165,6 +169,9 @@ CALLED = {
         "tail": "title body text message comment content query subject description note prompt question "
         "command",
         "zone": "timezone tz zone",
+        "currency": "currency",
+        "language": "language lang locale",
+        "country": "country nation",
         "glob": "pattern glob match filter mask",
         "unit": "unit currency",
         "statement": "query sql statement command script",

@@ -43,6 +43,8 @@ def option_features(argument: Argument, value: Any, said: Said) -> dict[str, flo
         "o|chance": 1.0 / len(argument.options),
         "o|extra": float(len(own - said.now)),
     }
+    if argument.code_kind:
+        features["o|code"] = float(str(value).casefold() in said.codes(argument.code_kind))
     features |= _named(argument, value, said) | _shared(words, own, said)
     features |= {f"o:{word}|r:{heard}": 1.0 for word in own for heard in said.now if len(heard) < _LONGEST}
     return features | {f"o:{word}": 1.0 for word in own}

@@ -50,6 +50,20 @@ _KNOWN = {
     "fit|zone|name": 4.0,
     "fit|zone|said": 1.0,
     "fit|zone|no": -3.0,
+    **{
+        f"fit|{kind}|{where}": 3.0
+        for kind in ("currency", "language", "country")
+        for where in ("name", "said")
+    },
+    "example": 4.0,
+    "capitals|self": 1.0,
+    "percent|share": -2.0,
+    "percent|number": 1.0,
+    "self|all": -1.0,
+    "degrees|scaled": -3.0,
+    "form|True": 1.0,
+    "form|False": -1.0,
+    "o|code": 3.0,
     "fit|glob|name": 3.0,
     "fit|glob|no": -2.0,
     "rank|fit": 1.0,

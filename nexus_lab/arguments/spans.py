@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.arguments.codes import codes_said
 from nexus_lab.arguments.lexicon import FILLERS, LEADS, NUMBERS
 from nexus_lab.arguments.moments import dates_in, times_in, today_in
 from nexus_lab.arguments.zones import zones_said
@@ -24,6 +25,7 @@ _LISTED = (
         "number",
         "money",
         "ticket",
+        "ordinal",
         "digits",
         "date",
         "iso_date",
@@ -34,6 +36,7 @@ _LISTED = (
         "file",
     ),
     *("path", "email", "phrase", "split", "unit"),
+    *("currency", "language", "country"),
 )
 # Kinds that nearly everything is; only of the request itself.
 _VAGUE = frozenset(
@@ -59,7 +62,7 @@ _URL = re.compile(r"\b(?:https?|ftp|s3)://[^\s\"'<>)\]]+|\bwww\.[^\s\"'<>)\]]+")
 _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 _USER = re.compile(r"(?<![\w@/.])@([A-Za-z0-9][\w-]*)")
 _SLUG = re.compile(r"(?<![\w/.~@-])([A-Za-z0-9][\w.-]*)/([A-Za-z0-9_.-]*\w)(?:#(\d+))?(?![\w/])")
-_PATH = re.compile(r"(?<![\w/])(?:[A-Za-z]:\\[\w.\\-]*\w|~?/?[\w.@-]+(?:/[\w.@-]+)+/?|~?/[\w.@-]+/?)")
+_PATH = re.compile(r"(?<![\w/])(?:[A-Za-z]:[\\/][\w./\\-]*\w|~?/?[\w.@-]+(?:/[\w.@-]+)+/?|~?/[\w.@-]+/?)")
 # The folder one is in, the one above it, or one's own, where such a sign stands by itself.
 _FOLDER = re.compile(r"(?<=\s)(?:\.\.?|~)/?(?=\s*(?:$|[,;?!]|\.(?:\s|$))|\s+\w)")
 _FILE = re.compile(r"(?<![\w/*])(?:[\w-][\w.-]*\.[A-Za-z]\w{0,5}|\.[A-Za-z][\w.-]*)(?![\w/@])")
@@ -76,6 +79,10 @@ _SCALES = {"k": 10**3, "m": 10**6, "hundred": 100, "thousand": 10**3, "million":
 _ENDS_HERE = re.compile(r"(?!\.\d)(?:[A-Za-z°]{1,5}\b(?!\.\w)|(?![A-Za-z_]))")
 _NAME = r"(?:[A-Z]\.|(?:Mr|Mrs|Ms|Dr|St)\.|[A-Z][\w'’&-]*(?:\.\w+)*)"
 _NAMES = re.compile(rf"\b{_NAME}(?:,? (?:(?:of|the|and|de|la|van|von) )*(?:{_NAME}|\d+\b))*")
+# Who speaks begins another clause: ``by Ann Lee I can watch``.
+_I_DO = re.compile(
+    r"\s+(?:am|can|could|had|have|like|love|may|might|must|need|saw|should|want|was|will|would)\b|['’]"
+)
 _NO_SLUG = re.compile(
     r"\d+/\d+|(?:and/or|he/she|his/her|i/o|on/off|yes/no|read/write|input/output|client/server|ci/cd|tcp/ip|a/b|n/a|w/o)",
     re.IGNORECASE,
@@ -242,6 +249,8 @@ def _recognised(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
     for moment in times_in(text):
         yield moment.start, moment.stop, text[moment.start : moment.stop], "time", -1
         yield moment.start, moment.stop, moment.iso, "clock", -1
+    for start, stop, code, kind in codes_said(text, turn.words):
+        yield start, stop, code, kind, -1
     yield from _numbers(turn)
     yield from _phrases(turn)
 
@@ -279,16 +288,19 @@ def _readings(text: str, match: re.Match[str]) -> Iterator[tuple[int, int, Any, 
     start, end, stop = match.start("n"), match.end("n"), match.end()
     value = _figure(said.replace(",", ""))
     before = text[max(0, match.start() - 2) : match.start()]
-    if before.endswith(("-", "−")) and not before[:-1].strip().strip("([=:,"):
+    below = before.endswith(("-", "−")) and not before[:-1].strip().strip("([=:,")
+    if below:
         yield start - 1, end, -value, "negative", -1
     if unit == "%":
         yield start, stop, round(value / 100, 10), "share", -1
-    if unit in _SCALES:
+    # A small m behind a number is a metre or a minute, but behind money a million.
+    if unit in _SCALES and (match["unit"] != "m" or match[0][0] in "$€£"):
         scaled = value * _SCALES[unit]
         yield start, stop, int(scaled) if float(scaled).is_integer() else scaled, "scaled", -1
     mark = "ticket" if match[0].startswith("#") else "money" if match[0][0] in "$€£" else "number"
-    if unit not in _SCALES or unit in "km":
-        yield start, end, value, "ordinal" if unit.isalpha() else mark, -1
+    if (unit not in _SCALES or unit in "km") and not below:
+        ordinal = unit.isalpha() and unit not in _SCALES
+        yield start, stop if ordinal else end, value, "ordinal" if ordinal else mark, -1
     yield start, end, said, "digits", -1
     if "," in said:
         yield from ((start, stop, _figure(half), "split", -1) for half in said.split(","))
@@ -320,6 +332,7 @@ def _phrases(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
             if lower[last] not in FILLERS or last == first:
                 yield start, stop, text[start:stop], "word" if first == last else "phrase", -1
     yield from _capitals(turn)
+    yield from _zones(text)
     ends = [match.start() for match in _SENTENCE.finditer(text)]
     for match in _LEAD.finditer(text):
         for end in (next((e for e in ends if e > match.end()), len(text)), len(text.rstrip())):
@@ -337,6 +350,8 @@ def _capitals(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
     text = turn.text
     for match in _NAMES.finditer(text):
         value = match[0].rstrip(".,'’-")
+        if value.endswith(" I") and _I_DO.match(text, match.end()):
+            value = value[:-2].rstrip(",")
         if value.endswith(("'s", "’s")):
             yield match.start(), match.start() + len(value), value, "possessive", -1
             value = value[:-2]
@@ -346,8 +361,14 @@ def _capitals(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
             cuts.append(value.index(" ") + 1)
         for cut in cuts:
             rest = value[cut:]
+            if rest.lower() in FILLERS and not (rest.isupper() and len(rest) > 1):
+                continue
             for part in dict.fromkeys((rest, re.split(r",? and ", rest)[0], _SEPARATOR.split(rest)[0])):
                 yield match.start() + cut, match.start() + cut + len(part), part, "capitals", -1
+
+
+def _zones(text: str) -> Iterator[tuple[int, int, Any, str, int]]:
+    """Yield time zones that are named, by themselves or by their city."""
     for zone in zones_said(
         [
             value
@@ -409,7 +430,8 @@ def _runs(turn: Turn, spans: Sequence[Span], kind: str) -> Iterator[Span]:
             run.append(following[0])
             if kind not in ("phrase", "word"):
                 joined.add(following[0].start)
-        if len(run) > 1:
+        mixed = len({", " in one.value for one in run if isinstance(one.value, str)}) > 1
+        if len(run) > 1 and not mixed:
             yield Span(
                 turn.age,
                 span.start,

@@ -26,6 +26,7 @@ _WHOLES = frozenset(
 _RANKED = frozenset(
     {
         "number",
+        "bracketed",
         "capitals",
         "quote",
         "code",
@@ -99,6 +100,12 @@ class Said:
     def around(self, span: Span) -> Around:
         """Return what is around `span`."""
         return self._around[id(span)]
+
+    def codes(self, kind: str) -> frozenset[str]:
+        """Return the codes of a kind, such as ``currency``, that the request names; in lower case."""
+        return frozenset(
+            str(span.value).casefold() for span in self.spans if span.turn == 0 and kind in span.kinds
+        )
 
     def rank(self, span: Span, kind: str) -> int:
         """Return how many of its kind were said before it."""

@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.arguments.codes import code_kind, codes_listed
+from nexus_lab.arguments.hints import date_form, examples_in, key_of
 from nexus_lab.arguments.lexicon import CALLED, PROSE, content_words, sense, stem
 from nexus_lab.registry import RefFault, resolve_ref
 from nexus_lab.routing import split_identifiers
@@ -119,6 +121,25 @@ class Argument:
         return frozenset(
             shape(found[1]) for found in _EXAMPLE.finditer(str(self.schema.get("description", "")))
         )
+
+    @cached_property
+    def examples(self) -> dict[str, str]:
+        """The examples of its description, by what they are compared by."""
+        return {key_of(one): one for one in examples_in(str(self.schema.get("description", "")))}
+
+    @cached_property
+    def date_form(self) -> str:
+        """The form of dates that its description asks for, as of ``strftime``; empty where it names none."""
+        return date_form(str(self.schema.get("description", ""))) if self.kind == "string" else ""
+
+    @cached_property
+    def code_kind(self) -> str:
+        """Which codes it takes, such as ``currency``; empty where it takes none."""
+        if self.kind in ("option", "options"):
+            return codes_listed(self.options)
+        if self.kind not in ("string", "strings"):
+            return ""
+        return code_kind(split_identifiers(self.name).split(), str(self.schema.get("description", "")))
 
     @cached_property
     def is_statement(self) -> bool:

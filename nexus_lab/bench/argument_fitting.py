@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOST", "Fitted", "fit", "fit_evidence"]
 
-LOST = 0.002
+LOST = 0.001
 """Share of the right values, of requests as they are, that may be asked for; the minimum is set by it."""
 _FOLDS = 4
 _LEAD, _CALLS = 3.0, 6

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nexus_lab.agent import Endpoint, EndpointError
+from nexus_lab.arguments import grammar_text
 from nexus_lab.engine import GrammarMask, SamplerSettings
 from nexus_lab.errors import NexusError
 from nexus_lab.policy_text import POLICIES, KnobKind, PolicySpec, PolicyTextError, parse_policy
@@ -43,7 +44,7 @@ SEARCHED = tuple(name for name in POLICIES if name not in {"full", OWN_CODE})
 
 _SHOWN_TRIALS = 12
 _WHY = 120
-_ANSWER_TOKENS = 160
+_ANSWER_TOKENS = 256
 _SHOWN = 160
 
 
@@ -352,10 +353,8 @@ class LocalWriter:
 
     def write(self, prompt: str, schema: Mapping[str, Any], *, seed: int) -> str:
         """Return its answer."""
-        from llguidance import LLMatcher
-
         engine = self.engine
-        mask = GrammarMask(engine, LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+        mask = GrammarMask(engine, grammar_text(schema))
         rendered = engine.render_chat([{"role": "user", "content": prompt}])
         with engine.scratch_sequence() as seq:
             logits = engine.prefill(seq, engine.tokenize(rendered))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nexus_lab.arguments.lexicon import CALLED, LEADS, NEGATIONS, NUMBERS, ROLES
 
-COMPOUNDS = {"filename", "percentage", "timezone", "username"}
+COMPOUNDS = {"datetime", "filename", "percentage", "timezone", "username"}
 
 
 def test_no_word_is_two_that_lost_their_blank():

@@ -323,6 +323,11 @@ def test_the_command_sends_the_key_that_it_was_given(monkeypatch, tmp_path, name
 def test_the_local_model_is_held_to_the_schema(bundled_engine):
     spec, _ = ModelProposer(LocalWriter(bundled_engine), ("trim", "rolling_drop")).propose(PAST[:2])
     assert spec.name in {"trim", "rolling_drop"}
+    # Hot enough to run on between two values, where a grammar lets it.
+    hot = LocalWriter(bundled_engine, temperature=3.0)
+    for seed in range(4):
+        proposer = ModelProposer(hot, ("trim", "rolling_drop"), seed=seed)
+        assert proposer.propose(PAST[:2])[0].name in {"trim", "rolling_drop"}
     assert bundled_engine.used_cells() == 0
 
 

@@ -1,0 +1,130 @@
+"""What descriptions say of values, and what calls make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nexus_lab.arguments import ground
+from nexus_lab.arguments.codes import code_kind, codes_listed
+from nexus_lab.arguments.hints import date_form, examples_in, written_date
+from nexus_lab.registry import ToolSpec
+
+
+def values(
+    properties: dict[str, Any], request: str, *, name: str = "work", what: str = "Do it."
+) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return dict(ground(ToolSpec(name, what, schema), request).values)
+
+
+@pytest.mark.parametrize(
+    ("description", "examples"),
+    [
+        ("Mode, e.g. 'static' or 'dynamic'. Default is 'static'.", ("static", "dynamic")),
+        ("The category (e.g., total, veterans, women)", ("total", "veterans", "women")),
+        (
+            "Type of the work. E.g., painting, sculpture, installation.",
+            ("painting", "sculpture", "installation"),
+        ),
+        ("Supports 'teaspoon', 'tablespoon', 'cup', etc.", ("teaspoon", "tablespoon", "cup")),
+        ("Who likes such as these words that run on and on", ()),
+        ("A name.", ()),
+    ],
+)
+def test_examples_are_read(description: str, examples: tuple[str, ...]):
+    assert examples_in(description) == examples
+
+
+@pytest.mark.parametrize(
+    ("description", "form", "written"),
+    [
+        ("In the format MM/DD/YYYY.", "%m/%d/%Y", "04/25/2026"),
+        ("As 'dd.mm.yyyy'", "%d.%m.%Y", "25.04.2026"),
+        ("YYYY-MM-DD", "%Y-%m-%d", "2026-04-25"),
+        ("DD MMM YYYY", "%d %b %Y", "25 Apr 2026"),
+        # With a time of day, of the same part twice, or as a part of something else it is no form of a day.
+        ("YYYY-MM-DDTHH:MM:SSZ", "", ""),
+        ("MM/MM/YYYY", "", ""),
+        ("The date.", "", ""),
+    ],
+)
+def test_the_form_of_dates_is_read(description: str, form: str, written: str):
+    assert date_form(description) == form
+    if form:
+        assert written_date("2026-04-25", form) == written
+
+
+def test_what_is_no_day_stays_as_it_is():
+    assert written_date("2026-04-25T10:00", "%m/%d/%Y") == "2026-04-25T10:00"
+    assert written_date("March 14th", "%m/%d/%Y") == "March 14th"
+
+
+def test_a_date_is_written_as_the_description_says():
+    day = {"day": {"type": "string", "description": "Day of departure, formatted as MM/DD/YYYY."}}
+    assert values(day, "Find me a bus on April 25, 2026") == {"day": "04/25/2026"}
+    assert values(day, "Find me a bus on 2026-04-25") == {"day": "04/25/2026"}
+
+
+def test_an_example_that_is_said_is_taken_as_it_is_spelt():
+    kind = {"type": {"type": "string", "description": "Type of the work, e.g. 'painting', 'sculpture'."}}
+    assert values(kind, "Search for famous sculptures in New York") == {"type": "sculpture"}
+
+
+@pytest.mark.parametrize(
+    ("words", "description", "kind"),
+    [
+        (["base", "currency"], "The base currency.", "currency"),
+        (["from"], "Code of the source currency, such as USD", "currency"),
+        (["amount"], "Amount in the currency USD", ""),
+        (["language"], "ISO 639-1 code of the language", "language"),
+        (["language"], "The language of the text", ""),
+        (["country", "code"], "Where it is", "country"),
+        (["country"], "Name of the country", ""),
+        (["name"], "Its name", ""),
+    ],
+)
+def test_what_takes_a_code(words: list[str], description: str, kind: str):
+    assert code_kind(words, description) == kind
+
+
+def test_lists_of_codes_are_known():
+    assert codes_listed(["USD", "EUR"]) == "currency"
+    assert codes_listed(["EN", "FR"]) == "language"
+    assert codes_listed(["US", "GB"]) == "country"
+    assert codes_listed(["USD", "none"]) == codes_listed(["USD"]) == codes_listed([]) == ""
+
+
+def test_currencies_become_their_codes():
+    money = {
+        "from": {"type": "string", "description": "Code of the source currency, such as USD"},
+        "to": {"type": "string", "description": "Code of the target currency, such as EUR"},
+    }
+    assert values(money, "Convert from British pounds to Japanese yen") == {"from": "GBP", "to": "JPY"}
+
+
+def test_a_listed_code_is_found_by_its_name():
+    listed = {"currency": {"type": "string", "enum": ["USD", "EUR", "JPY"]}}
+    assert values(listed, "What is the price in yen?") == {"currency": "JPY"}
+
+
+def test_a_language_is_a_code_only_where_one_is_asked_for():
+    code = {"language": {"type": "string", "description": "ISO 639-1 code of the target language"}}
+    name = {"language": {"type": "string", "description": "The target language"}}
+    assert values(code, "Translate this into French") == {"language": "fr"}
+    assert values(name, "Translate this into French") == {"language": "French"}
+
+
+def test_numbers_are_taken_in_the_measure_that_is_asked_for():
+    body = {
+        "height_m": {"type": "number", "description": "Height in meters."},
+        "weight_kg": {"type": "number", "description": "Weight in kilograms."},
+    }
+    assert values(body, "Someone of weight 70kg and height 1.75m") == {"height_m": 1.75, "weight_kg": 70}
+    heat = {"temperature": {"type": "number", "description": "The temperature in Kelvin."}}
+    assert values(heat, "At a temperature of 300K") == {"temperature": 300}
+    percent = {"rate": {"type": "number", "description": "Interest rate in percent."}}
+    share = {"rate": {"type": "number", "description": "Interest rate as a fraction of one."}}
+    assert values(percent, "With an interest rate of 5%") == {"rate": 5}
+    assert values(share, "With an interest rate of 5%") == {"rate": 0.05}
