@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from nexus_lab.arguments.hints import examples_in
 from nexus_lab.arguments.lexicon import stem
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ CODES = frozenset({"currency", "language", "country"})
 _MOST_WORDS = 4
 # Of what several countries call theirs, whose is meant where nobody says so.
 _BARE = {"dollar": "USD", "pound": "GBP", "rupee": "INR"}
+_LEADING = frozenset({"in", "into", "to", "from"})
 _SHORT = {"usa": "US", "us": "US", "america": "US", "uk": "GB", "britain": "GB", "england": "GB"}
 _WHAT = {
     "currency": re.compile(r"\bcurrenc(?:y|ies)\b", re.IGNORECASE),
@@ -44,8 +46,9 @@ def code_kind(words: Sequence[str], description: str) -> str:
         named = what.search(name) is not None
         coded = _CODED[kind].search(description) or "code" in words
         # A currency is nearly always written as its code, also where nobody says so.
-        if (named and (coded or kind == "currency")) or (what.search(description) and coded):
-            return "" if words and words[-1] in _AMOUNTS else kind
+        if (named or what.search(description)) and (coded or kind == "currency"):
+            called = any(_key(one) in _known()[kind] for one in examples_in(description))
+            return "" if called or (words and words[-1] in _AMOUNTS) else kind
     return ""
 
 
@@ -63,7 +66,8 @@ def codes_said(text: str, words: Sequence[tuple[int, int]]) -> Iterator[tuple[in
         taken = 0
         for first, (start, _) in enumerate(words):
             for _, stop in reversed(words[first : first + _MOST_WORDS]):
-                code = known.get(_key(text[start:stop])) or _literal(text[start:stop], kind)
+                before = text[slice(*words[first - 1])] if first else ""
+                code = known.get(_key(text[start:stop])) or _literal(text[start:stop], kind, before)
                 if code and start >= taken:
                     taken = stop
                     yield start, stop, code, kind
@@ -79,9 +83,15 @@ def codes_listed(values: Sequence[Any]) -> str:
     return ""
 
 
-def _literal(said: str, kind: str) -> str:
-    """Return a currency's code that was said as such; those of languages and countries are words as well."""
-    return said if kind == "currency" and said in _known()[kind].values() else ""
+def _literal(said: str, kind: str, before: str) -> str:
+    """Return a currency's code that was said as such; those of languages and countries are words as well.
+
+    In lower case many are words too (``try``, ``all``), but not behind a number or a preposition.
+    """
+    led = before[-1:].isdigit() or before.lower() in _LEADING
+    if kind != "currency" or not (said.isupper() or (led and said.islower())):
+        return ""
+    return said.upper() if said.upper() in _known()[kind].values() else ""
 
 
 def _key(name: str) -> str:

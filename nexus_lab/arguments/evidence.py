@@ -151,6 +151,8 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
     features = dict(around.base)
     for kind in span.kinds:
         features |= _looks(argument, kind)
+        if kind == f"list_{argument.code_kind}":
+            features["codes|listed"] = 1.0
         if said.rank(span, kind) == places.get(argument.kind, 0):
             features[f"rank|{kind}"] = 1.0
         if said.rank(span, kind) == places.get(kind, 0) and argument.fit(kind) == "name":
@@ -169,11 +171,16 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
         if hits:
             features |= {f"{name}{hits[0]}": 1.0, f"{name}|{argument.kind}": 1.0}
     features |= likeness(argument, span, around.words)
-    way = _way(argument, around.link)
+    way = _way(argument, _leads(span, around))
     if way:
         features[f"way|{way}"] = 1.0
     features[f"{argument.state}|{around.age}"] = 1.0
     return features
+
+
+def _leads(span: Span, around: Around) -> str:
+    """Return the preposition before a span; ``in dollars`` is into them, ``in French`` too."""
+    return "into" if around.link == "in" and span.kinds & {"currency", "language"} else around.link
 
 
 def _way(argument: Argument, link: str) -> str:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["likeness"]
 
 _DATES = frozenset({"date", "iso_date"})
-_MEASURES = (("percent", {"percent", "percentage"}), ("degrees", {"temperature", "kelvin"}))
+# What a number is measured in, by words of the argument.
+_MEASURES = (
+    ("percent", {"percent", "percentage"}),
+    ("degrees", {"temperature", "kelvin"}),
+    # A small m is short for both.
+    ("metres", {"m", "meter", "metre", "height", "length", "distance", "width", "depth", "altitude"}),
+    ("minutes", {"minute", "duration", "delay", "timeout"}),
+)
 
 
 def likeness(argument: Argument, span: Span, words: frozenset[str]) -> dict[str, float]:
@@ -70,7 +77,7 @@ def _examples(argument: Argument, span: Span) -> dict[str, float]:
 
 
 def _measured(argument: Argument, span: Span) -> dict[str, float]:
-    """Return whether a number is in the argument's measure: ``5%`` is 5 percent, ``300K`` no 300,000."""
+    """Return whether a number is in the argument's measure: ``5%`` is 5 percent, ``2m`` no 2,000,000."""
     told = argument.all_words | argument.described
     return {
         f"{name}|{kind}": 1.0

@@ -110,7 +110,12 @@ def several(argument: Argument, said: Said) -> list[tuple[list[Any], dict[str, f
     options = argument.options[:_LONGEST]
     if not options:
         return []
-    named = [value for value in options if _all_alike(content_words(str(value)), said.now)]
+    codes = said.codes(argument.code_kind) if argument.code_kind else frozenset[str]()
+    named = [
+        value
+        for value in options
+        if _all_alike(content_words(str(value)), said.now) or str(value).casefold() in codes
+    ]
     choices = [[value] for value in options] + ([named] if len(named) > 1 else [])
     if len(argument.options) <= _LONGEST:
         choices.append(list(argument.options))

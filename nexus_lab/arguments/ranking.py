@@ -55,15 +55,16 @@ _KNOWN = {
         for kind in ("currency", "language", "country")
         for where in ("name", "said")
     },
-    "example": 4.0,
+    "example": 1.5,
     "capitals|self": 1.0,
     "percent|share": -2.0,
     "percent|number": 1.0,
     "self|all": -1.0,
-    "degrees|scaled": -3.0,
+    **{f"{measure}|scaled": -4.0 for measure in ("degrees", "metres", "minutes")},
     "form|True": 1.0,
     "form|False": -1.0,
     "o|code": 3.0,
+    "codes|listed": 9.0,
     "fit|glob|name": 3.0,
     "fit|glob|no": -2.0,
     "rank|fit": 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.codes import codes_said
@@ -45,7 +45,7 @@ _VAGUE = frozenset(
 _TURNS, _MOST = 12, 1_500
 _WHOM = frozenset({"slug", "owner", "name", "url", "email", "user", "path"})
 _LONGEST = 4_000  # characters of a turn that are read, and of a text that is offered
-_PHRASE_WORDS, _MANY_WORDS, _DIGITS = 9, 40, 32
+_PHRASE_WORDS, _MANY_WORDS, _DIGITS, _MOST_NAMES = 9, 40, 32, 24
 _TOKEN = re.compile(r"[^\s,;:()\[\]{}<>\"“”`!?=]+")
 _STATEMENT = re.compile(
     r"\b(?:SELECT(?=[^;]*(?:FROM|[*(\d]))|INSERT\s+INTO|UPDATE|DELETE\s+FROM|CREATE\s+(?:TABLE|VIEW|INDEX)|DROP\s+TABLE|ALTER\s+TABLE|WITH)"
@@ -293,8 +293,7 @@ def _readings(text: str, match: re.Match[str]) -> Iterator[tuple[int, int, Any, 
         yield start - 1, end, -value, "negative", -1
     if unit == "%":
         yield start, stop, round(value / 100, 10), "share", -1
-    # A small m behind a number is a metre or a minute, but behind money a million.
-    if unit in _SCALES and (match["unit"] != "m" or match[0][0] in "$€£"):
+    if unit in _SCALES:
         scaled = value * _SCALES[unit]
         yield start, stop, int(scaled) if float(scaled).is_integer() else scaled, "scaled", -1
     mark = "ticket" if match[0].startswith("#") else "money" if match[0][0] in "$€£" else "number"
@@ -356,7 +355,7 @@ def _capitals(turn: Turn) -> Iterator[tuple[int, int, Any, str, int]]:
             yield match.start(), match.start() + len(value), value, "possessive", -1
             value = value[:-2]
         # A sentence begins with a capital anyway, and a list of names is several.
-        cuts = [0, *(cut.end() for cut in _SEPARATOR.finditer(value))]
+        cuts = [0, *(cut.end() for cut in islice(_SEPARATOR.finditer(value), _MOST_NAMES))]
         if turn.words and match.start() == turn.words[0][0] and " " in value:
             cuts.append(value.index(" ") + 1)
         for cut in cuts:
@@ -419,10 +418,10 @@ def _runs(turn: Turn, spans: Sequence[Span], kind: str) -> Iterator[Span]:
         if span.start in joined:
             continue
         run = [span]
-        while True:
-            gap = _SEPARATOR.match(
-                turn.text, run[-1].stop + turn.text[run[-1].stop :].startswith(('"', "'", "”", "’"))
-            )
+        # Every word may begin a run of its own, so these have an end.
+        while kind not in ("phrase", "word") or len(run) < _MOST_NAMES:
+            stop = run[-1].stop
+            gap = _SEPARATOR.match(turn.text, stop + turn.text.startswith(('"', "'", "”", "’"), stop))
             place = gap.end() if gap and gap.end() > run[-1].stop else -1
             following = at.get(place) or at.get(place + 1 if kind == "quote" else -1)
             if not following:

@@ -104,6 +104,32 @@ def test_currencies_become_their_codes():
     assert values(money, "Convert from British pounds to Japanese yen") == {"from": "GBP", "to": "JPY"}
 
 
+def test_what_leads_to_a_currency_tells_which_it_is():
+    money = {
+        "from": {"type": "string", "description": "Source currency"},
+        "to": {"type": "string", "description": "Target currency"},
+    }
+    assert values(money, "How much is 100 euros in dollars?") == {"from": "EUR", "to": "USD"}
+
+
+def test_several_currencies_are_a_list_of_codes():
+    free = {
+        "symbols": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Currency codes, such as USD",
+        }
+    }
+    listed = {"symbols": {"type": "array", "items": {"enum": ["USD", "EUR", "JPY", "CHF"]}}}
+    assert values(free, "Rates for dollars, euros and yen") == {"symbols": ["USD", "EUR", "JPY"]}
+    assert values(listed, "Rates for dollars and euros") == {"symbols": ["USD", "EUR"]}
+
+
+def test_a_description_that_names_currencies_by_words_takes_words():
+    word = {"currency": {"type": "string", "description": 'Currency, e.g. "dollar"'}}
+    assert values(word, "The price in dollars") == {"currency": "dollar"}
+
+
 def test_a_listed_code_is_found_by_its_name():
     listed = {"currency": {"type": "string", "enum": ["USD", "EUR", "JPY"]}}
     assert values(listed, "What is the price in yen?") == {"currency": "JPY"}
@@ -122,6 +148,8 @@ def test_numbers_are_taken_in_the_measure_that_is_asked_for():
         "weight_kg": {"type": "number", "description": "Weight in kilograms."},
     }
     assert values(body, "Someone of weight 70kg and height 1.75m") == {"height_m": 1.75, "weight_kg": 70}
+    wait = {"delay": {"type": "integer", "description": "Delay in minutes"}}
+    assert values(wait, "Remind me in 5m") == {"delay": 5}
     heat = {"temperature": {"type": "number", "description": "The temperature in Kelvin."}}
     assert values(heat, "At a temperature of 300K") == {"temperature": 300}
     percent = {"rate": {"type": "number", "description": "Interest rate in percent."}}
