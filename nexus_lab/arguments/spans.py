@@ -185,9 +185,17 @@ def hear(turns: Sequence[Mapping[str, Any]]) -> tuple[list[Turn], list[Span]]:
         for age, (role, text) in enumerate(reversed(spoken))
     ]
     spans = [span for turn in heard[:_TURNS] for span in _spans(turn) if not turn.age or span.kinds - _VAGUE]
-    spans = spans[:_MOST]
+    spans = _telling(spans)
     named = frozenset[str]().union(*(span.kinds for span in spans if heard[span.turn].user)) & _WHOM
     return heard, [span for span in spans if heard[span.turn].user or not span.kinds & named]
+
+
+def _telling(spans: list[Span]) -> list[Span]:
+    """Return at most so many of the spans; where there are too many, the last runs of words go."""
+    if len(spans) <= _MOST:
+        return spans
+    order = sorted(range(len(spans)), key=lambda place: not spans[place].kinds - {"phrase"})
+    return [spans[place] for place in sorted(order[:_MOST])]
 
 
 def _beginning(text: str) -> str:
