@@ -37,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich" if shutil.get_terminal_size().columns >= _BOXED else None,
-    epilog="Exit codes: 0 done, 1 something was found wrong or a request had a problem, 2 it could not be done, "
-    "130 stopped by Ctrl-C. Errors go to standard error, with the next step.",
+    epilog="Exit codes: 0 done, 1 something was found wrong or a request had a problem, 2 it could not be "
+    "done, 130 stopped by Ctrl-C. Errors go to standard error, with the next step.",
 )
 
 
