@@ -19,7 +19,17 @@ _MOST_WORDS = 4
 # Of what several countries call theirs, whose is meant where nobody says so.
 _BARE = {"dollar": "USD", "pound": "GBP", "rupee": "INR"}
 _LEADING = frozenset({"in", "into", "to", "from"})
-_SHORT = {"usa": "US", "us": "US", "america": "US", "uk": "GB", "britain": "GB", "england": "GB"}
+_SHORT = {"usa": "US", "america": "US", "britain": "GB", "england": "GB"}
+_CAPITALS = {"US": "US", "UK": "GB"}
+# Codes and nouns of currencies that are words of everyday English as well.
+_WORDS = frozenset(
+    {"all", "bam", "bob", "cup", "gel", "mad", "mop", "pen", "sos", "top", "try", "real", "won"}
+)
+# Last words of what takes a currency, where the name does not say so itself.
+_ENDS = frozenset(
+    {"from", "to", "into", "source", "target", "base", "quote", "code", "codes", "symbol", "symbols"}
+)
+_PROGRAMS = re.compile(r"\b(?:programming|source|snippet|script)\b", re.IGNORECASE)
 _WHAT = {
     "currency": re.compile(r"\bcurrenc(?:y|ies)\b", re.IGNORECASE),
     "language": re.compile(r"\b(?:languages?|lang|locale)\b", re.IGNORECASE),
@@ -41,14 +51,14 @@ def code_kind(words: Sequence[str], description: str) -> str:
     words
         Words of its name.
     """
-    name = " ".join(words)
-    for kind, what in _WHAT.items():
-        named = what.search(name) is not None
-        coded = _CODED[kind].search(description) or "code" in words
+    name, last = " ".join(words), words[-1] if words else ""
+    for kind, what in sorted(_WHAT.items(), key=lambda item: item[1].search(name) is None):
+        named, coded = what.search(name) is not None, _CODED[kind].search(description) or "code" in words
         # A currency is nearly always written as its code, also where nobody says so.
-        if (named or what.search(description)) and (coded or kind == "currency"):
+        wanted = named or last in _ENDS if kind == "currency" else coded and not _PROGRAMS.search(description)
+        if wanted and (named or what.search(description)):
             called = any(_key(one) in _known()[kind] for one in examples_in(description))
-            return "" if called or (words and words[-1] in _AMOUNTS) else kind
+            return "" if called or last in _AMOUNTS else kind
     return ""
 
 
@@ -74,11 +84,15 @@ def codes_said(text: str, words: Sequence[tuple[int, int]]) -> Iterator[tuple[in
                     break
 
 
-def codes_listed(values: Sequence[Any]) -> str:
-    """Return of which of `CODES` all of some listed values are; empty where they are of none."""
+def codes_listed(values: Sequence[Any], words: Sequence[str], description: str) -> str:
+    """Return of which of `CODES` all of some listed values are; empty where they are of none.
+
+    Two letters are a country's or a language's only where the name or the description speaks of them.
+    """
     wanted = {str(value).casefold() for value in values}
     for kind, known in _known().items():
-        if len(wanted) > 1 and wanted <= {code.casefold() for code in known.values()}:
+        told = kind == "currency" or _WHAT[kind].search(f"{' '.join(words)} {description}")
+        if told and len(wanted) > 1 and wanted <= {code.casefold() for code in known.values()}:
             return kind
     return ""
 
@@ -86,9 +100,11 @@ def codes_listed(values: Sequence[Any]) -> str:
 def _literal(said: str, kind: str, before: str) -> str:
     """Return a currency's code that was said as such; those of languages and countries are words as well.
 
-    In lower case many are words too (``try``, ``all``), but not behind a number or a preposition.
+    In lower case only behind a number or a preposition, and where it is no word (``to try``, ``to all``).
     """
-    led = before[-1:].isdigit() or before.lower() in _LEADING
+    if kind == "country":
+        return _CAPITALS.get(said, "")
+    led = (before[-1:].isdigit() or before.lower() in _LEADING) and said not in _WORDS
     if kind != "currency" or not (said.isupper() or (led and said.islower())):
         return ""
     return said.upper() if said.upper() in _known()[kind].values() else ""
@@ -102,17 +118,22 @@ def _key(name: str) -> str:
 def _known() -> dict[str, dict[str, str]]:
     """Return, by kind, the codes of names; those of the Unicode CLDR, in English."""
     from babel import Locale
+    from babel.core import get_global
 
     locale = Locale("en")
-    currencies = {
-        _key(name): code
-        for code, name in locale.currencies.items()
-        if "(" not in name and code[0] != "X"  # of another time, or of none
+    used = {
+        code
+        for uses in get_global("territory_currencies").values()
+        for code, _, until, tender in uses
+        if tender and until is None
     }
+    currencies = {_key(name): code for code, name in locale.currencies.items() if code in used}
     nouns: dict[str, set[str]] = {}
     for name, code in currencies.items():
         nouns.setdefault(name.rsplit(" ", 1)[-1], set()).add(code)
-    alone = {noun: next(iter(codes)) for noun, codes in nouns.items() if len(codes) == 1}
+    alone = {
+        noun: next(iter(codes)) for noun, codes in nouns.items() if len(codes) == 1 and noun not in _WORDS
+    }
     languages = {_key(name): code for code, name in locale.languages.items() if len(code) == 2}  # noqa: PLR2004
     countries = {
         _key(name): code for code, name in locale.territories.items() if re.fullmatch("[A-Z]{2}", code)

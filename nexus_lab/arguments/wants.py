@@ -135,11 +135,10 @@ class Argument:
     @cached_property
     def code_kind(self) -> str:
         """Which codes it takes, such as ``currency``; empty where it takes none."""
+        words, told = split_identifiers(self.name).split(), str(self.schema.get("description", ""))
         if self.kind in ("option", "options"):
-            return codes_listed(self.options)
-        if self.kind not in ("string", "strings"):
-            return ""
-        return code_kind(split_identifiers(self.name).split(), str(self.schema.get("description", "")))
+            return codes_listed(self.options, words, told)
+        return code_kind(words, told) if self.kind in ("string", "strings") else ""
 
     @cached_property
     def is_statement(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from nexus_lab.arguments import ground
-from nexus_lab.arguments.codes import code_kind, codes_listed
+from nexus_lab.arguments.codes import code_kind, codes_listed, codes_said
 from nexus_lab.arguments.hints import date_form, examples_in, written_date
 from nexus_lab.registry import ToolSpec
 
@@ -31,6 +32,9 @@ def values(
         ("Supports 'teaspoon', 'tablespoon', 'cup', etc.", ("teaspoon", "tablespoon", "cup")),
         ("Who likes such as these words that run on and on", ()),
         ("A name.", ()),
+        ("Path, e.g. src/main.py", ("src/main.py",)),
+        ("The city and state, e.g. San Francisco, CA", ()),
+        ("Whether the repository supports issues", ()),
     ],
 )
 def test_examples_are_read(description: str, examples: tuple[str, ...]):
@@ -44,6 +48,8 @@ def test_examples_are_read(description: str, examples: tuple[str, ...]):
         ("As 'dd.mm.yyyy'", "%d.%m.%Y", "25.04.2026"),
         ("YYYY-MM-DD", "%Y-%m-%d", "2026-04-25"),
         ("DD MMM YYYY", "%d %b %Y", "25 Apr 2026"),
+        ("M/D/YYYY", "%-m/%-d/%Y", "4/25/2026"),
+        ("MM/DD/YYYY HH:mm", "", ""),
         # With a time of day, of the same part twice, or as a part of something else it is no form of a day.
         ("YYYY-MM-DDTHH:MM:SSZ", "", ""),
         ("MM/MM/YYYY", "", ""),
@@ -83,6 +89,9 @@ def test_an_example_that_is_said_is_taken_as_it_is_spelt():
         (["country", "code"], "Where it is", "country"),
         (["country"], "Name of the country", ""),
         (["name"], "Its name", ""),
+        (["date"], "Date of the currency rates", ""),
+        (["country", "code"], "Country code; prices are in its currency", "country"),
+        (["language"], "Programming language of the code", ""),
     ],
 )
 def test_what_takes_a_code(words: list[str], description: str, kind: str):
@@ -90,10 +99,42 @@ def test_what_takes_a_code(words: list[str], description: str, kind: str):
 
 
 def test_lists_of_codes_are_known():
-    assert codes_listed(["USD", "EUR"]) == "currency"
-    assert codes_listed(["EN", "FR"]) == "language"
-    assert codes_listed(["US", "GB"]) == "country"
-    assert codes_listed(["USD", "none"]) == codes_listed(["USD"]) == codes_listed([]) == ""
+    assert codes_listed(["USD", "EUR"], ["in"], "") == "currency"
+    assert codes_listed(["EN", "FR"], ["lang"], "") == "language"
+    assert codes_listed(["US", "GB"], ["market"], "The country") == "country"
+    assert (
+        codes_listed(["USD", "none"], [], "")
+        == codes_listed(["USD"], [], "")
+        == codes_listed([], [], "")
+        == ""
+    )
+    for others in (["AM", "PM"], ["cm", "mm"], ["kg", "lb"], ["km", "mi"]):
+        assert codes_listed(others, ["unit"], "What it is in") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("What is the value of 100 USD in EUR", ["USD", "EUR"]),
+        ("the real rate of USD to EUR", ["USD", "EUR"]),
+        ("I want to try converting 100 USD to all", ["USD"]),
+        ("1000 XAF in Brazilian reals", ["XAF", "BRL"]),
+    ],
+)
+def test_words_are_no_currencies(text: str, codes: list[str]):
+    words = [(found.start(), found.end()) for found in re.finditer(r"\w+", text)]
+    assert [code for _, _, code, kind in codes_said(text, words) if kind == "currency"] == codes
+
+
+def test_who_is_told_is_no_country():
+    code = {"country": {"type": "string", "description": "Country code, e.g. 'US', 'DE'"}}
+    assert values(code, "Tell us the holidays in Germany") == {"country": "DE"}
+    assert values(code, "The holidays in the US") == {"country": "US"}
+
+
+def test_a_description_of_blanks_or_of_leads_is_read_at_once():
+    assert examples_in("e.g. x" + " " * 1_000_000 + "y") == ("x",)
+    assert examples_in("such as " * 200_000) == ()
 
 
 def test_currencies_become_their_codes():
