@@ -120,7 +120,9 @@ def total(cache) -> int:
 
 
 def commit(field, text: str) -> None:
+    # The box may be drawn anew while the panel's first parts arrive; what is sent is what stands in it.
     field.fill(text)
+    expect(field).to_have_value(text)
     field.press("Enter")
 
 
