@@ -6,8 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from nexus_lab.arguments.hints import examples_in
-from nexus_lab.arguments.lexicon import stem
+from nexus_lab.arguments.hints import examples_in, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +56,7 @@ def code_kind(words: Sequence[str], description: str) -> str:
         # A currency is nearly always written as its code, also where nobody says so.
         wanted = named or last in _ENDS if kind == "currency" else coded and not _PROGRAMS.search(description)
         if wanted and (named or what.search(description)):
-            called = any(_key(one) in _known()[kind] for one in examples_in(description))
+            called = any(key_of(one) in _known()[kind] for one in examples_in(description))
             return "" if called or last in _AMOUNTS else kind
     return ""
 
@@ -72,13 +71,19 @@ def codes_said(text: str, words: Sequence[tuple[int, int]]) -> Iterator[tuple[in
     words
         Where the words of `text` begin and end.
     """
+    # What the parts are compared by is the same for every kind.
+    parts = [
+        [(stop, key_of(text[start:stop])) for _, stop in reversed(words[first : first + _MOST_WORDS])]
+        for first, (start, _) in enumerate(words)
+    ]
     for kind, known in _known().items():
         taken = 0
         for first, (start, _) in enumerate(words):
-            for _, stop in reversed(words[first : first + _MOST_WORDS]):
-                before = text[slice(*words[first - 1])] if first else ""
-                code = known.get(_key(text[start:stop])) or _literal(text[start:stop], kind, before)
-                if code and start >= taken:
+            if start < taken:
+                continue
+            before = text[slice(*words[first - 1])] if first else ""
+            for stop, key in parts[first]:
+                if code := known.get(key) or _literal(text[start:stop], kind, before):
                     taken = stop
                     yield start, stop, code, kind
                     break
@@ -90,9 +95,9 @@ def codes_listed(values: Sequence[Any], words: Sequence[str], description: str) 
     Two letters are a country's or a language's only where the name or the description speaks of them.
     """
     wanted = {str(value).casefold() for value in values}
-    for kind, known in _known().items():
+    for kind, codes in _codes().items():
         told = kind == "currency" or _WHAT[kind].search(f"{' '.join(words)} {description}")
-        if told and len(wanted) > 1 and wanted <= {code.casefold() for code in known.values()}:
+        if told and len(wanted) > 1 and wanted <= codes:
             return kind
     return ""
 
@@ -107,11 +112,13 @@ def _literal(said: str, kind: str, before: str) -> str:
     led = (before[-1:].isdigit() or before.lower() in _LEADING) and said not in _WORDS
     if kind != "currency" or not (said.isupper() or (led and said.islower())):
         return ""
-    return said.upper() if said.upper() in _known()[kind].values() else ""
+    return said.upper() if said.lower() in _codes()[kind] else ""
 
 
-def _key(name: str) -> str:
-    return " ".join(stem(word) for word in re.findall(r"[\w&]+", name.casefold()))
+@cache
+def _codes() -> dict[str, frozenset[str]]:
+    """Return all codes of a kind, in lower case."""
+    return {kind: frozenset(code.casefold() for code in known.values()) for kind, known in _known().items()}
 
 
 @cache
@@ -127,16 +134,16 @@ def _known() -> dict[str, dict[str, str]]:
         for code, _, until, tender in uses
         if tender and until is None
     }
-    currencies = {_key(name): code for code, name in locale.currencies.items() if code in used}
+    currencies = {key_of(name): code for code, name in locale.currencies.items() if code in used}
     nouns: dict[str, set[str]] = {}
     for name, code in currencies.items():
         nouns.setdefault(name.rsplit(" ", 1)[-1], set()).add(code)
     alone = {
         noun: next(iter(codes)) for noun, codes in nouns.items() if len(codes) == 1 and noun not in _WORDS
     }
-    languages = {_key(name): code for code, name in locale.languages.items() if len(code) == 2}  # noqa: PLR2004
+    languages = {key_of(name): code for code, name in locale.languages.items() if len(code) == 2}  # noqa: PLR2004
     countries = {
-        _key(name): code for code, name in locale.territories.items() if re.fullmatch("[A-Z]{2}", code)
+        key_of(name): code for code, name in locale.territories.items() if re.fullmatch("[A-Z]{2}", code)
     }
     return {
         "currency": alone | _BARE | currencies,

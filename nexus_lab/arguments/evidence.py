@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nexus_lab.arguments.codes import CODES
-from nexus_lab.arguments.hints import key_of, written_date
+from nexus_lab.arguments.hints import written_date
 from nexus_lab.arguments.lexicon import CALLED, ROLES, WAYS
 from nexus_lab.arguments.likeness import likeness
 from nexus_lab.arguments.options import option_features, several
@@ -76,13 +76,13 @@ def candidates(argument: Argument, said: Said, *, places: Mapping[str, int]) -> 
         found += [Candidate(value, (), features) for value, features in several(argument, said)]
     elif argument.kind != "other":
         for span in said.spans:
-            value = _written(argument, typed(span, argument.kind), span)
+            value = _written(argument, typed(span, argument.kind), span, said.around(span).key)
             if value is not None and _admits(argument, value):
                 found.append(Candidate(value, (span,), _features(argument, span, said, places)))
     return found
 
 
-def _written(argument: Argument, value: Any, span: Span) -> Any:
+def _written(argument: Argument, value: Any, span: Span, key: str) -> Any:
     """Return a value as the argument's description wants it: a date in its form, an example as it is spelt.
 
     ``None`` for a code of what the argument does not take, such as a currency's.
@@ -93,7 +93,7 @@ def _written(argument: Argument, value: Any, span: Span) -> Any:
         return value
     if argument.date_form and "iso_date" in span.kinds:
         return written_date(value, argument.date_form)
-    return argument.examples.get(key_of(value), value) if argument.examples else value
+    return argument.examples.get(key, value)
 
 
 def _admits(argument: Argument, value: Any) -> bool:
@@ -151,12 +151,12 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
     features = dict(around.base)
     for kind in span.kinds:
         features |= _looks(argument, kind)
-        if kind == f"list_{argument.code_kind}":
-            features["codes|listed"] = 1.0
         if said.rank(span, kind) == places.get(argument.kind, 0):
             features[f"rank|{kind}"] = 1.0
         if said.rank(span, kind) == places.get(kind, 0) and argument.fit(kind) == "name":
             features["rank|fit"] = 1.0
+    if f"list_{argument.code_kind}" in span.kinds:
+        features["codes|listed"] = 1.0
     features |= _words_beside(argument, around)
     names, others = argument.all_words, argument.others - argument.described - argument.all_words
     for name, near, known in (
@@ -170,7 +170,7 @@ def _features(argument: Argument, span: Span, said: Said, places: Mapping[str, i
         hits = [n for n, word in enumerate(near) if word in known]
         if hits:
             features |= {f"{name}{hits[0]}": 1.0, f"{name}|{argument.kind}": 1.0}
-    features |= likeness(argument, span, around.words)
+    features |= likeness(argument, span, around)
     way = _way(argument, _leads(span, around))
     if way:
         features[f"way|{way}"] = 1.0

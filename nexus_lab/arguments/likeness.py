@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nexus_lab.arguments.hints import key_of
 from nexus_lab.arguments.lexicon import sense
 from nexus_lab.arguments.wants import shape
 
 if TYPE_CHECKING:
     from nexus_lab.arguments.spans import Span
+    from nexus_lab.arguments.surroundings import Around
     from nexus_lab.arguments.wants import Argument
 
 __all__ = ["likeness"]
@@ -25,18 +25,12 @@ _MEASURES = (
 )
 
 
-def likeness(argument: Argument, span: Span, words: frozenset[str]) -> dict[str, float]:
-    """Return features of a span beside the name, the description and the examples of an argument.
-
-    Parameters
-    ----------
-    words
-        Words of the span that carry meaning.
-    """
+def likeness(argument: Argument, span: Span, around: Around) -> dict[str, float]:
+    """Return features of a span beside the name, the description and the examples of an argument."""
     features: dict[str, float] = {}
     # The zones that descriptions happen to name as examples say nothing of which one is meant.
     if not (argument.is_zone and "zone" in span.kinds):
-        features |= _words(argument, span, words) | _examples(argument, span)
+        features |= _words(argument, span, around) | _examples(argument, span, around)
     if argument.kind in ("integer", "number"):
         features |= _measured(argument, span)
     if argument.date_form and span.kinds & _DATES:
@@ -44,8 +38,9 @@ def likeness(argument: Argument, span: Span, words: frozenset[str]) -> dict[str,
     return features
 
 
-def _words(argument: Argument, span: Span, words: frozenset[str]) -> dict[str, float]:
+def _words(argument: Argument, span: Span, around: Around) -> dict[str, float]:
     """Return how much of the span is what the argument, or another one, is called."""
+    words = around.words
     if not words:
         return {}
     names = argument.all_words
@@ -55,7 +50,7 @@ def _words(argument: Argument, span: Span, words: frozenset[str]) -> dict[str, f
         "self_own": len(words & (argument.own - names)) / len(words),
         "self_others": len(words & (argument.others - argument.described)) / len(words),
     }
-    said = key_of(span.value).split() if isinstance(span.value, str) else []
+    said = around.key.split()
     if len(said) > 1:
         known = names | argument.described
         features["self|first"] = float(sense(said[0]) in known)
@@ -65,14 +60,14 @@ def _words(argument: Argument, span: Span, words: frozenset[str]) -> dict[str, f
     return features
 
 
-def _examples(argument: Argument, span: Span) -> dict[str, float]:
+def _examples(argument: Argument, span: Span, around: Around) -> dict[str, float]:
     """Return whether the span looks like the examples of the description, and whether it is one of them."""
     features: dict[str, float] = {}
     if isinstance(span.value, str):
         if argument.shapes:
             features[f"shape:{shape(span.value) in argument.shapes}"] = 1.0
         if argument.examples:
-            features["example"] = float(key_of(span.value) in argument.examples)
+            features["example"] = float(around.key in argument.examples)
     return features
 
 

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nexus_lab.arguments.codes import CODES
+from nexus_lab.arguments.hints import key_of
 from nexus_lab.arguments.lexicon import FILLERS, PREPOSITIONS, content_words, sense, stem
 from nexus_lab.routing import split_identifiers
 
@@ -59,6 +61,8 @@ class Around:
         Words before it, nearest first, and behind it; without plurals, one word for each sense.
     words
         Its own words that carry meaning.
+    key
+        What it is compared with examples by; empty for what is no text.
     length
         How many words it has, roughly.
     age
@@ -70,6 +74,7 @@ class Around:
     before: tuple[str, ...]
     after: tuple[str, ...]
     words: frozenset[str]
+    key: str
     length: str
     age: str
 
@@ -96,6 +101,10 @@ class Said:
         self._wholes = [span for span in spans if span.kinds & _WHOLES]
         self._around = {id(span): self._look(span) for span in spans}
         self._ranks = _ranks(spans)
+        self._codes = {
+            kind: frozenset(str(one.value).casefold() for one in spans if one.turn == 0 and kind in one.kinds)
+            for kind in CODES
+        }
 
     def around(self, span: Span) -> Around:
         """Return what is around `span`."""
@@ -103,9 +112,7 @@ class Said:
 
     def codes(self, kind: str) -> frozenset[str]:
         """Return the codes of a kind, such as ``currency``, that the request names; in lower case."""
-        return frozenset(
-            str(span.value).casefold() for span in self.spans if span.turn == 0 and kind in span.kinds
-        )
+        return self._codes.get(kind, frozenset())
 
     def rank(self, span: Span, kind: str) -> int:
         """Return how many of its kind were said before it."""
@@ -120,6 +127,7 @@ class Said:
         length = next((name for bound, name in _BUCKETS if len(inner) >= bound), str(len(inner)))
         age = "now" if span.turn == 0 else "user" if turn.user else "model"
         words, link = content_words(span_text(span)), _link(before)
+        key = key_of(span.value) if isinstance(span.value, str) else ""
         base = {f"k:{kind}": 1.0 for kind in span.kinds} | {
             f"inside:{kind}": 1.0 for kind in self._inside(span)
         }
@@ -135,7 +143,7 @@ class Said:
         }
         base |= {f"then:{word}": 1.0 for word in after[:1] if word in PREPOSITIONS}
         base |= dict.fromkeys(_marks(span, turn.text, opens=first == 0), 1.0)
-        return Around(base, link, _senses(before), _senses(after), words, length, age)
+        return Around(base, link, _senses(before), _senses(after), words, key, length, age)
 
     def _inside(self, span: Span) -> set[str]:
         """Return the kinds of longer spans that hold this one."""
