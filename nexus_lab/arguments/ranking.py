@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from dataclasses import asdict
 from functools import cache
@@ -134,10 +135,16 @@ def save_weights(
 def scores(
     candidates: Sequence[Candidate], weights: Mapping[str, float] | None = None
 ) -> NDArray[np.float64]:
-    """Return the score of each candidate, float64 [n_candidates]."""
+    """Return the score of each candidate, float64 [n_candidates].
+
+    Summed exactly, since features come in an order that differs from process to process.
+    """
     known = load_weights() if weights is None else weights
     return np.asarray(
-        [sum(known.get(name, 0.0) * value for name, value in one.features.items()) for one in candidates]
+        [
+            math.fsum(known.get(name, 0.0) * value for name, value in one.features.items())
+            for one in candidates
+        ]
     )
 
 

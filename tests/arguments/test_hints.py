@@ -9,7 +9,9 @@ import pytest
 
 from nexus_lab.arguments import ground
 from nexus_lab.arguments.codes import code_kind, codes_listed, codes_said
+from nexus_lab.arguments.evidence import Candidate
 from nexus_lab.arguments.hints import date_form, examples_in, written_date
+from nexus_lab.arguments.ranking import scores
 from nexus_lab.registry import ToolSpec
 
 
@@ -197,3 +199,9 @@ def test_numbers_are_taken_in_the_measure_that_is_asked_for():
     share = {"rate": {"type": "number", "description": "Interest rate as a fraction of one."}}
     assert values(percent, "With an interest rate of 5%") == {"rate": 5}
     assert values(share, "With an interest rate of 5%") == {"rate": 0.05}
+
+
+def test_a_score_does_not_depend_on_the_order_of_its_evidence():
+    weights = {"a": 0.1, "b": 0.2, "c": 0.3, "d": -0.6}
+    found = [Candidate("x", (), dict.fromkeys(order, 1.0)) for order in ("abcd", "dcba", "bdac")]
+    assert len(set(scores(found, weights).tolist())) == 1
